@@ -1,0 +1,1 @@
+//! Chat templates, rendered as Python's transformers renders them.

@@ -1,0 +1,2 @@
+//! The `smelt` program.
+fn main() {}

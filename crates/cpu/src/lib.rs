@@ -1,0 +1,1 @@
+//! The CPU backend: SIMD kernels and a persistent thread pool.

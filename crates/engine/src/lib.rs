@@ -1,0 +1,1 @@
+//! Sequences, KV pages and generation over a loaded model.

@@ -1,0 +1,1 @@
+//! The GGUF file format: reading (memory-mapped, split files), validating and writing.

@@ -1,0 +1,1 @@
+//! The compute graph: IR, passes, buffer plan, scheduler and the Backend trait.

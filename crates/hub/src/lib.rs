@@ -1,0 +1,1 @@
+//! Where models come from: paths, aliases, pip packages and Hugging Face repositories.

@@ -1,0 +1,1 @@
+//! Model architectures: hyper-parameters, tensor names and graph builders.

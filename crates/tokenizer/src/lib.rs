@@ -1,0 +1,1 @@
+//! Tokenizers from GGUF vocabularies: byte-level BPE and SentencePiece.

@@ -1,0 +1,154 @@
+//! The seam between the graph and the hardware: what an executor must provide.
+
+use crate::{BackendError, DType, FusedOp, Graph, Node, NodeId, Op, Shape, StatePart, StateSpec, WeightInfo};
+use bytes::Bytes;
+use quant::Format;
+
+/// A buffer in a backend's own pool.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct BufferId(pub usize);
+
+/// A persistent region in a backend: the state of one layer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct StateId(pub usize);
+
+/// The bytes of a weight, shared with the mapped file that they come from.
+#[derive(Clone, Debug)]
+pub struct WeightData {
+    /// How the elements are stored.
+    pub format: Format,
+    /// Output features; 1 for a vector.
+    pub rows: usize,
+    /// Input features, contiguous in memory.
+    pub cols: usize,
+    /// `rows` rows of `format.row_bytes(cols)` bytes.
+    pub bytes: Bytes,
+}
+
+/// What a backend is asked when the graph is built: one operation with all its types.
+#[derive(Clone, Copy, Debug)]
+pub struct OpQuery<'a> {
+    /// The operation.
+    pub op: &'a Op,
+    /// Type of the result.
+    pub output: DType,
+    /// Shape of the result.
+    pub shape: Shape,
+    /// Types of the inputs, in order.
+    pub inputs: &'a [DType],
+    /// The weights that it reads, in the order of [`Op::weights`].
+    pub weights: &'a [&'a WeightInfo],
+    /// The state that it touches, if any.
+    pub state: Option<&'a StateSpec>,
+}
+
+/// Where a value lies: a range of a buffer of the executing backend.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Operand {
+    /// The buffer, in the pool of the backend that executes the node.
+    pub buffer: BufferId,
+    /// First byte of the value in the buffer.
+    pub offset: usize,
+    /// Element type.
+    pub dtype: DType,
+    /// Rows and columns, row-major without gaps.
+    pub shape: Shape,
+    /// The node that computed the value. Within one forward a producer's value never changes, so a backend may keep
+    /// what it derived from it (quantised activations) under this key.
+    pub producer: NodeId,
+}
+
+impl Operand {
+    /// Bytes of the value.
+    pub fn bytes(&self) -> usize {
+        self.shape.bytes(self.dtype).unwrap_or(0)
+    }
+}
+
+/// One node, ready to execute.
+#[derive(Clone, Copy, Debug)]
+pub struct NodeCall<'a> {
+    /// The node's number in the graph.
+    pub id: NodeId,
+    /// The node.
+    pub node: &'a Node,
+    /// The graph that it belongs to, for the names and shapes of weights.
+    pub graph: &'a Graph,
+    /// Its inputs, in order.
+    pub inputs: &'a [Operand],
+    /// Where the result goes. It may share the buffer (and offset) of an input that dies here.
+    pub output: Operand,
+    /// The state of the node's layer, for operations that touch it.
+    pub state: Option<StateId>,
+    /// Counts the forwards of the scheduler: what was kept under a producer's id is stale when it differs.
+    pub epoch: u64,
+}
+
+/// An executor: a pool of buffers, the weights and per-layer states it holds, and the operations it can run.
+///
+/// The scheduler calls these from one thread at a time. Work may be asynchronous: results are only read, by the
+/// host or by another backend, after [`synchronize`](Backend::synchronize).
+pub trait Backend: Send {
+    /// A short name, as in `--device`: `cpu`, `metal`, `cuda`.
+    fn name(&self) -> &str;
+
+    /// Whether the backend can run an operation with these types. Asked when a graph is built, and the only way to
+    /// refuse: a refused node goes to the next backend and makes a split.
+    fn supports_op(&self, query: &OpQuery<'_>) -> bool;
+
+    /// Whether the backend has a kernel for a fused operation; the fusion pass only forms those.
+    fn supports_fused(&self, fused: FusedOp) -> bool;
+
+    /// Takes a buffer of at least `bytes` bytes from the pool, recycled or new. The contents are unspecified.
+    fn alloc_buffer(&mut self, bytes: usize) -> Result<BufferId, BackendError>;
+
+    /// Gives a buffer back to the pool. Giving it back twice is no error.
+    fn free_buffer(&mut self, buffer: BufferId);
+
+    /// Like [`alloc_buffer`](Backend::alloc_buffer), but never recycled: for staging between splits, whose writer
+    /// may run while recycled buffers are still to be read.
+    fn alloc_fresh(&mut self, bytes: usize) -> Result<BufferId, BackendError>;
+
+    /// Makes a weight available under its name in the file. Registering a name again replaces it.
+    fn register_weight(&mut self, name: &str, data: WeightData) -> Result<(), BackendError>;
+
+    /// Whether a weight of this name is registered.
+    fn has_weight(&self, name: &str) -> bool;
+
+    /// Creates a persistent region, filled with zeros.
+    fn alloc_state(&mut self, spec: &StateSpec) -> Result<StateId, BackendError>;
+
+    /// Gives a region back. Giving it back twice is no error.
+    fn free_state(&mut self, state: StateId);
+
+    /// Copies rows of a state's part to the host, after a [`synchronize`](Backend::synchronize). `dst` is a whole
+    /// number of rows.
+    fn read_state(
+        &mut self,
+        state: StateId,
+        part: StatePart,
+        first_row: usize,
+        dst: &mut [u8],
+    ) -> Result<(), BackendError>;
+
+    /// Copies rows from the host into a state's part.
+    fn write_state(
+        &mut self,
+        state: StateId,
+        part: StatePart,
+        first_row: usize,
+        src: &[u8],
+    ) -> Result<(), BackendError>;
+
+    /// Runs a node, or records it for the next [`synchronize`](Backend::synchronize).
+    fn execute_node(&mut self, call: &NodeCall<'_>) -> Result<(), BackendError>;
+
+    /// Copies `dst.len()` bytes of a buffer to the host, from byte `offset` on.
+    fn read_host(&mut self, buffer: BufferId, offset: usize, dst: &mut [u8]) -> Result<(), BackendError>;
+
+    /// Copies `src` into a buffer, from byte `offset` on.
+    fn write_host(&mut self, buffer: BufferId, offset: usize, src: &[u8]) -> Result<(), BackendError>;
+
+    /// Waits, at most until a deadline, for everything that was executed, and reports its failures.
+    fn synchronize(&mut self) -> Result<(), BackendError>;
+}

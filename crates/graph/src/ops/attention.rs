@@ -1,0 +1,69 @@
+//! Softmax attention over a paged cache.
+
+use super::{arity, cache::part_cols, equal, typed};
+use crate::{DType, Graph, GroupId, Shape, StatePart};
+
+/// Causal attention with grouped KV heads; does its own softmax.
+///
+/// Inputs, in order: queries f32 `[tokens, heads * head dim]`, the store it comes after, and the inputs
+/// [`Positions`](crate::InputKind::Positions), [`QueryRanges`](crate::InputKind::QueryRanges),
+/// [`KvLens`](crate::InputKind::KvLens) and [`PageTable`](crate::InputKind::PageTable) of the group. Result f32
+/// `[tokens, heads * value dim]`.
+///
+/// A query at position `p` sees the keys at positions `max(0, p + 1 - window) ..= p` of its own sequence. The key at
+/// position `j` of sequence `s` lies in cache row `page_table[s][j / page_len] * page_len + j % page_len`. Query head
+/// `h` reads KV head `h / (heads / kv_heads)`. Score: `softcap(scale * q . k)`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Attention {
+    /// The layer whose cache is read.
+    pub layer: usize,
+    /// The cache group of the layer.
+    pub group: GroupId,
+    /// Query heads.
+    pub heads: usize,
+    /// Key and value heads; divides `heads`.
+    pub kv_heads: usize,
+    /// Width of a query or key head.
+    pub head_dim: usize,
+    /// Width of a value head.
+    pub value_dim: usize,
+    /// Multiplies scores, usually `1 / sqrt(head_dim)`.
+    pub scale: f32,
+    /// Keys that a query sees, itself included.
+    pub window: Option<usize>,
+    /// `cap * tanh(score / cap)` before the softmax.
+    pub soft_cap: Option<f32>,
+}
+
+impl Attention {
+    pub(super) fn infer(&self, graph: &Graph, inputs: &[(Shape, DType)]) -> Result<(Shape, DType), String> {
+        let [q, _store, positions, ranges, lens, pages] = arity(inputs)?;
+        let q = typed("queries", q, DType::F32)?;
+        for (what, input) in
+            [("positions", positions), ("query ranges", ranges), ("KV lengths", lens), ("page table", pages)]
+        {
+            typed(what, input, DType::I32)?;
+        }
+        if self.kv_heads == 0 || !self.heads.is_multiple_of(self.kv_heads) {
+            return Err(format!(
+                "heads: expected a multiple of {} KV heads, found {}",
+                self.kv_heads, self.heads
+            ));
+        }
+        if self.window == Some(0) {
+            return Err("window: expected at least 1 key, found 0".into());
+        }
+        equal("columns of the queries", q.cols, self.heads * self.head_dim)?;
+        equal(
+            "columns of the cached keys",
+            part_cols(graph, self.layer, StatePart::Key)?,
+            self.kv_heads * self.head_dim,
+        )?;
+        equal(
+            "columns of the cached values",
+            part_cols(graph, self.layer, StatePart::Value)?,
+            self.kv_heads * self.value_dim,
+        )?;
+        Ok((Shape::new(q.rows, self.heads * self.value_dim), DType::F32))
+    }
+}

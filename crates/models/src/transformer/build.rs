@@ -1,0 +1,247 @@
+//! The graph of one forward pass.
+
+use super::{Attention, FeedForward, Layer, Linear, Norm, Transformer};
+use graph::ops::{self, Activation, FusedFfn, FusedQkv, GetRows, KvStore, MatMul, QkNorm, RmsNorm, Rope};
+use graph::{Graph, GraphBuilder, GraphError, GraphParams, InputKind, NodeId, Op, StateSpec};
+
+impl Transformer {
+    pub(crate) fn graph(&self, params: &GraphParams) -> Result<Graph, GraphError> {
+        let states =
+            self.layers.iter().map(|layer| layer.attention.state(params)).collect::<Result<_, _>>()?;
+        let mut b = GraphBuilder::new(params, states);
+        let tokens = b.input(InputKind::Tokens);
+        let table = Some(b.weight(&self.embedding));
+        let mut x = b.op("token_embd", Op::GetRows(GetRows { table }), &[tokens])?;
+        if let Some(scale) = self.embedding_scale {
+            x = b.op("embedding_scaled", Op::Scale(scale), &[x])?;
+        }
+        if let Some(norm) = &self.embedding_norm {
+            x = norm.build(&mut b, "embedding_norm", x)?;
+        }
+        for (il, layer) in self.layers.iter().enumerate() {
+            b.set_layer(Some(il));
+            let last = il + 1 == self.layers.len();
+            match layer.build(&mut b, il, x, last)? {
+                Some(next) => x = next,
+                // Nothing is asked for: the last layer only fills its cache.
+                None => return Ok(b.finish(&[])),
+            }
+        }
+        b.set_layer(None);
+        let x = self.output_norm.build(&mut b, "output_norm", x)?;
+        let mut logits = self.output.build(&mut b, "output", x)?;
+        if let Some(scale) = self.logit_scale {
+            logits = b.op("logits_scaled", Op::Scale(scale), &[logits])?;
+        }
+        if let Some(cap) = self.soft_cap {
+            logits = b.op("logits_capped", Op::SoftCap(cap), &[logits])?;
+        }
+        Ok(b.finish(&[logits]))
+    }
+}
+
+impl Layer {
+    /// The layer's output; `None` in the last layer if no outputs are asked for. In the last layer, rows shrink to
+    /// those asked for once attention has read them all.
+    fn build(
+        &self,
+        b: &mut GraphBuilder,
+        il: usize,
+        x: NodeId,
+        last: bool,
+    ) -> Result<Option<NodeId>, GraphError> {
+        let normed = self.attention.norm.build(b, "attn_norm", x)?;
+        let (query, store) = self.attention.project(b, il, normed)?;
+        if last && b.params().outputs == 0 {
+            return Ok(None);
+        }
+        let mut attended = self.attention.attend(b, il, normed, query, store)?;
+        let mut x = x;
+        let params = b.params();
+        if last && (params.outputs, params.tokens) != (1, 1) {
+            let rows = b.input(InputKind::OutRows);
+            attended = b.op("attn_out_rows", Op::GetRows(GetRows { table: None }), &[attended, rows])?;
+            x = b.op("residual_out_rows", Op::GetRows(GetRows { table: None }), &[x, rows])?;
+        }
+        let attended = self.attention.output.build(b, "attn_output", attended)?;
+        let attended = build_optional(&self.attention.post_norm, b, "post_attention_norm", attended)?;
+        let x = b.op("attn_residual", Op::Add, &[x, attended])?;
+        let fed = self.feed_forward.build(b, x)?;
+        Ok(Some(b.op("ffn_residual", Op::Add, &[x, fed])?))
+    }
+}
+
+impl Attention {
+    /// The cache of the layer.
+    fn state(&self, params: &GraphParams) -> Result<StateSpec, GraphError> {
+        let group = usize::from(self.group.0);
+        let pages = params.cache.pages.get(group).ok_or_else(|| GraphError::Build {
+            node: "cache".into(),
+            message: format!(
+                "group {group}: expected pages for every cache group, found {}",
+                params.cache.pages.len()
+            ),
+        })?;
+        Ok(StateSpec::Kv {
+            group: self.group,
+            rows: pages.saturating_mul(params.cache.page_len),
+            key_cols: self.kv_heads * self.head_dim,
+            value_cols: self.kv_heads * self.value_dim,
+            key: params.cache.key,
+            value: params.cache.value,
+        })
+    }
+
+    fn rope(&self) -> Option<Rope> {
+        let (style, table) = self.rope.as_ref()?;
+        Some(Rope { head_dim: self.head_dim, style: *style, table: table.clone() })
+    }
+
+    /// Projects to queries, keys and values and stores the latter two: the turned queries, and the store.
+    fn project(&self, b: &mut GraphBuilder, il: usize, x: NodeId) -> Result<(NodeId, NodeId), GraphError> {
+        let positions = b.input(InputKind::Positions);
+        let rows = b.input(InputKind::CacheRows(self.group));
+        let store = KvStore { layer: il, group: self.group };
+        if b.params().fuse_qkv
+            && let Some(fused) = self.fused_qkv(b, store)
+        {
+            let query = b.op("fused_qkv", Op::FusedQkv(fused), &[x, positions, rows])?;
+            return Ok((query, query));
+        }
+        let [q, k, v] = &self.qkv;
+        let mut query = q.build(b, "attn_q", x)?;
+        let mut key = k.build(b, "attn_k", x)?;
+        let value = v.build(b, "attn_v", x)?;
+        if let Some([query_norm, key_norm]) = &self.head_norms {
+            query = query_norm.build_heads(b, "attn_q_norm", query, self.head_dim)?;
+            key = key_norm.build_heads(b, "attn_k_norm", key, self.head_dim)?;
+        }
+        if let Some(rope) = self.rope() {
+            query = b.op("rope_q", Op::Rope(rope.clone()), &[query, positions])?;
+            key = b.op("rope_k", Op::Rope(rope), &[key, positions])?;
+        }
+        let store = b.op("kv_store", Op::KvStore(store), &[key, value, rows])?;
+        Ok((query, store))
+    }
+
+    /// The fused projection, where the weights allow it: one format, biases on all or on none, and norms with
+    /// weights.
+    fn fused_qkv(&self, b: &mut GraphBuilder, store: KvStore) -> Option<FusedQkv> {
+        let [q, k, v] = &self.qkv;
+        if q.weight.format != k.weight.format || q.weight.format != v.weight.format {
+            return None;
+        }
+        let biases = match (&q.bias, &k.bias, &v.bias) {
+            (Some(q), Some(k), Some(v)) => Some([b.weight(q), b.weight(k), b.weight(v)]),
+            (None, None, None) => None,
+            _ => return None,
+        };
+        let norms = match &self.head_norms {
+            None => None,
+            Some([query, key]) => {
+                let (query_weight, key_weight) = (query.weight.as_ref()?, key.weight.as_ref()?);
+                Some(([b.weight(query_weight), b.weight(key_weight)], query.epsilon))
+            }
+        };
+        let weights = [b.weight(&q.weight), b.weight(&k.weight), b.weight(&v.weight)];
+        Some(FusedQkv { weights, biases, norms, rope: self.rope(), store })
+    }
+
+    /// Attention over the cache, and the gate.
+    fn attend(
+        &self,
+        b: &mut GraphBuilder,
+        il: usize,
+        normed: NodeId,
+        query: NodeId,
+        store: NodeId,
+    ) -> Result<NodeId, GraphError> {
+        let inputs = [
+            query,
+            store,
+            b.input(InputKind::Positions),
+            b.input(InputKind::QueryRanges),
+            b.input(InputKind::KvLens),
+            b.input(InputKind::PageTable(self.group)),
+        ];
+        let op = ops::Attention {
+            layer: il,
+            group: self.group,
+            heads: self.heads,
+            kv_heads: self.kv_heads,
+            head_dim: self.head_dim,
+            value_dim: self.value_dim,
+            scale: self.scale,
+            window: self.window,
+            soft_cap: None,
+        };
+        let attended = b.op("attention", Op::Attention(op), &inputs)?;
+        let Some(gate) = &self.gate else { return Ok(attended) };
+        let gate = gate.build(b, "attn_gate", normed)?;
+        let gate = b.op("attn_gate_sigmoid", Op::Activation(Activation::Sigmoid), &[gate])?;
+        b.op("attn_gated", Op::Mul, &[gate, attended])
+    }
+}
+
+impl FeedForward {
+    fn build(&self, b: &mut GraphBuilder, x: NodeId) -> Result<NodeId, GraphError> {
+        let x = self.norm.build(b, "ffn_norm", x)?;
+        let fusable = self.gate.weight.format == self.up.weight.format;
+        let gated = if b.params().fuse_ffn && fusable && self.gate.bias.is_none() && self.up.bias.is_none() {
+            let weights = [b.weight(&self.gate.weight), b.weight(&self.up.weight)];
+            let fused = FusedFfn { weights, activation: self.activation };
+            b.op("fused_ffn", Op::FusedFfn(fused), &[x])?
+        } else {
+            let gate = self.gate.build(b, "ffn_gate", x)?;
+            let up = self.up.build(b, "ffn_up", x)?;
+            let gate = b.op("ffn_activation", Op::Activation(self.activation), &[gate])?;
+            b.op("ffn_gated", Op::Mul, &[gate, up])?
+        };
+        let fed = self.down.build(b, "ffn_down", gated)?;
+        build_optional(&self.post_norm, b, "post_ffw_norm", fed)
+    }
+}
+
+impl Linear {
+    fn build(&self, b: &mut GraphBuilder, label: &str, x: NodeId) -> Result<NodeId, GraphError> {
+        let weight = b.weight(&self.weight);
+        let bias = self.bias.as_ref().map(|bias| b.weight(bias));
+        b.op(label, Op::MatMul(MatMul { weight, bias }), &[x])
+    }
+}
+
+impl Norm {
+    fn build(&self, b: &mut GraphBuilder, label: &str, x: NodeId) -> Result<NodeId, GraphError> {
+        let weight = self.weight.as_ref().map(|weight| b.weight(weight));
+        b.op(label, Op::RmsNorm(RmsNorm { weight, epsilon: self.epsilon }), &[x])
+    }
+
+    fn build_heads(
+        &self,
+        b: &mut GraphBuilder,
+        label: &str,
+        x: NodeId,
+        head_dim: usize,
+    ) -> Result<NodeId, GraphError> {
+        let Some(weight) = &self.weight else {
+            return Err(GraphError::Build {
+                node: label.into(),
+                message: "expected a weight, found none".into(),
+            });
+        };
+        let weight = b.weight(weight);
+        b.op(label, Op::QkNorm(QkNorm { weight, epsilon: self.epsilon, head_dim }), &[x])
+    }
+}
+
+fn build_optional(
+    norm: &Option<Norm>,
+    b: &mut GraphBuilder,
+    label: &str,
+    x: NodeId,
+) -> Result<NodeId, GraphError> {
+    match norm {
+        Some(norm) => norm.build(b, label, x),
+        None => Ok(x),
+    }
+}

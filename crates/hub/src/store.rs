@@ -304,7 +304,10 @@ impl NewFile {
             }
         }
         if self.start != GGUF_MAGIC {
-            return corrupt("a GGUF file".to_owned(), format!("one that begins with {:?}", self.start));
+            return corrupt(
+                "a GGUF file".to_owned(),
+                format!("one that begins with `{}`", self.start.escape_ascii()),
+            );
         }
         self.file.sync_all().map_err(Error::io("write", &self.partial))?;
         fs::rename(&self.partial, &path).map_err(Error::io("write", &path))?;

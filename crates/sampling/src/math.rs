@@ -1,14 +1,21 @@
 //! The exponential and its sum, the same bits on every platform.
 //!
 //! The C library's `exp` differs in the last bit between systems, which would change a draw. This one
-//! uses only additions and multiplications, and no branch, so that a loop over a vocabulary vectorises.
+//! uses only additions and multiplications, and no branch. It works on several numbers step by step,
+//! which the compiler turns into vector instructions; a lane's result does not depend on its neighbours.
 
 /// Below this, `exp` is taken as 0 (the last normal `f64` is about `exp(-708.4)`).
 const UNDERFLOW: f64 = -708.0;
 
 /// `exp(x)` for `x <= 0`, within 2 units in the last place; 0 below -708.
-#[inline(always)]
 pub(crate) fn exp_nonpositive(x: f64) -> f64 {
+    let [y] = exp_lanes([x]);
+    y
+}
+
+/// [`exp_nonpositive`] of each number.
+#[inline(always)]
+fn exp_lanes<const N: usize>(x: [f64; N]) -> [f64; N] {
     /// 1.5 * 2^52: adding it leaves the nearest integer in the low mantissa bits.
     const ROUND: f64 = 6_755_399_441_055_744.0;
     /// ln 2, its upper 33 bits and the rest, so that `k * LN2_HI` is exact for every `k` in use.
@@ -31,17 +38,25 @@ pub(crate) fn exp_nonpositive(x: f64) -> f64 {
         1.0,
         1.0,
     ];
-    let clamped = if x < UNDERFLOW { UNDERFLOW } else { x };
-    let shifted = clamped * std::f64::consts::LOG2_E + ROUND;
-    let k = shifted - ROUND;
-    let r = (clamped - k * LN2_HI) - k * LN2_LO;
-    let mut sum = TAYLOR[0];
-    for c in &TAYLOR[1..] {
-        sum = sum * r + c;
+    let clamped = x.map(|x| if x < UNDERFLOW { UNDERFLOW } else { x });
+    let shifted = clamped.map(|x| x * std::f64::consts::LOG2_E + ROUND);
+    let mut r = clamped;
+    for (r, shifted) in r.iter_mut().zip(shifted) {
+        let k = shifted - ROUND;
+        *r = (*r - k * LN2_HI) - k * LN2_LO;
     }
-    // 2^k: the low bits of `shifted` are k in two's complement; the shift drops everything above.
-    let scale = f64::from_bits(shifted.to_bits().wrapping_add(1023) << 52);
-    if x < UNDERFLOW { 0.0 } else { sum * scale }
+    let mut sum = [TAYLOR[0]; N];
+    for c in &TAYLOR[1..] {
+        for (sum, r) in sum.iter_mut().zip(r) {
+            *sum = *sum * r + c;
+        }
+    }
+    for ((sum, shifted), x) in sum.iter_mut().zip(shifted).zip(x) {
+        // 2^k: the low bits of `shifted` are k in two's complement; the shift drops everything above.
+        let scale = f64::from_bits(shifted.to_bits().wrapping_add(1023) << 52);
+        *sum = if x < UNDERFLOW { 0.0 } else { *sum * scale };
+    }
+    sum
 }
 
 /// The largest logit, or the index of the first NaN; `-inf` for an empty slice.
@@ -69,16 +84,16 @@ pub(crate) fn max_or_nan(logits: &[f32]) -> Result<f32, usize> {
 pub(crate) fn sum_exp(logits: &[f32], max: f32) -> f64 {
     let max = f64::from(max);
     let mut lanes = [0f64; 8];
-    let mut fold = |chunk: &[f32]| {
-        for (&v, lane) in chunk.iter().zip(&mut lanes) {
-            *lane += exp_nonpositive(f64::from(v) - max);
-        }
-    };
     let (chunks, rest) = logits.as_chunks::<8>();
     for chunk in chunks {
-        fold(chunk);
+        let terms = exp_lanes(chunk.map(|v| f64::from(v) - max));
+        for (lane, term) in lanes.iter_mut().zip(terms) {
+            *lane += term;
+        }
     }
-    fold(rest);
+    for (lane, &v) in lanes.iter_mut().zip(rest) {
+        *lane += exp_nonpositive(f64::from(v) - max);
+    }
     lanes.iter().sum()
 }
 

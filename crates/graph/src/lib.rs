@@ -17,6 +17,8 @@ mod error;
 mod ir;
 pub mod ops;
 mod params;
+mod passes;
+mod scheduler;
 mod state;
 
 pub use backend::{Backend, BufferId, NodeCall, OpQuery, Operand, StateId, WeightData};
@@ -26,4 +28,5 @@ pub use error::{BackendError, GraphError};
 pub use ir::{Graph, GraphBuilder, Node, NodeId, Shape, WeightId, WeightInfo};
 pub use ops::{FusedOp, InputKind, Op};
 pub use params::{CacheParams, GraphParams, Participation};
+pub use scheduler::{Prepared, Scheduler, Stats};
 pub use state::{CacheGroup, GroupId, StatePart, StateSpec};

@@ -1,0 +1,241 @@
+//! Runs built graphs on backends.
+
+mod build;
+mod trace;
+
+use crate::{Backend, BackendError, Batch, Graph, GraphError, GraphParams, Operand, WeightData};
+use build::{Built, LayerState};
+use std::ops::Range;
+
+/// Whether [`Scheduler::prepare`] had to build.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Prepared {
+    /// The parameters equal those of the last build, which is used again.
+    Reused,
+    /// A new graph was built, assigned and planned.
+    Rebuilt,
+}
+
+/// Counters of a scheduler.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Stats {
+    /// Graphs built.
+    pub builds: u64,
+    /// Forwards that finished.
+    pub forwards: u64,
+    /// Splits of the current graph.
+    pub splits: usize,
+    /// The most bytes of buffers that a graph had on each backend, in order of priority.
+    pub peak_bytes: Vec<usize>,
+}
+
+/// Owns the backends, the current build and the layers' states.
+///
+/// Use: [`register_weight`](Scheduler::register_weight) for every weight, then, for every forward,
+/// [`prepare`](Scheduler::prepare), [`run`](Scheduler::run) and [`read_output`](Scheduler::read_output).
+pub struct Scheduler {
+    backends: Vec<Box<dyn Backend>>,
+    built: Option<Built>,
+    /// The state of each layer.
+    states: Vec<Option<LayerState>>,
+    /// Whether the outputs are those of a finished forward.
+    ran: bool,
+    epoch: u64,
+    staging: Vec<u8>,
+    stats: Stats,
+}
+
+impl Scheduler {
+    /// A scheduler over backends in order of priority. The last one takes what no other does, and need not be named
+    /// in [`GraphParams::participation`].
+    ///
+    /// # Panics
+    /// If there are no backends.
+    pub fn new(backends: Vec<Box<dyn Backend>>) -> Scheduler {
+        assert!(!backends.is_empty(), "a scheduler needs at least one backend");
+        let stats = Stats { peak_bytes: vec![0; backends.len()], ..Stats::default() };
+        Scheduler {
+            backends,
+            built: None,
+            states: Vec::new(),
+            ran: false,
+            epoch: 0,
+            staging: Vec::new(),
+            stats,
+        }
+    }
+
+    /// Makes a weight available on every backend; its bytes are shared, not copied.
+    pub fn register_weight(&mut self, name: &str, data: WeightData) -> Result<(), GraphError> {
+        for backend in &mut self.backends {
+            let registered = backend.register_weight(name, data.clone());
+            registered.map_err(|source| failure(backend.as_ref(), name, source))?;
+        }
+        Ok(())
+    }
+
+    /// The gate: of the accelerators named, those on which every one of these weights is registered.
+    pub fn eligible<'a>(
+        &self,
+        wanted: &[String],
+        weights: impl Iterator<Item = &'a str> + Clone,
+    ) -> Vec<String> {
+        let all = |backend: &dyn Backend| weights.clone().all(|name| backend.has_weight(name));
+        let accelerators = &self.backends[..self.backends.len() - 1];
+        let eligible = accelerators.iter().filter(|b| wanted.iter().any(|name| name == b.name()));
+        eligible.filter(|b| all(b.as_ref())).map(|b| b.name().to_string()).collect()
+    }
+
+    /// Makes the graph of these parameters current: the last one if they are equal, or else what `build` gives.
+    pub fn prepare(
+        &mut self,
+        params: &GraphParams,
+        build: impl FnOnce(&GraphParams) -> Result<Graph, GraphError>,
+    ) -> Result<Prepared, GraphError> {
+        if self.built.as_ref().is_some_and(|built| built.graph.params() == params) {
+            return Ok(Prepared::Reused);
+        }
+        self.ran = false;
+        let graph = build(params)?;
+        self.free_built();
+        self.build(graph)?;
+        Ok(Prepared::Rebuilt)
+    }
+
+    /// Runs the current graph on a batch, to the end: when it returns, outputs can be read and all work is done.
+    ///
+    /// The batch must have been [validated](Batch::validate) for the graph's parameters.
+    pub fn run(&mut self, batch: &Batch) -> Result<(), GraphError> {
+        self.ran = false;
+        self.epoch += 1;
+        let Some(built) = &self.built else { return Err(GraphError::NotRun) };
+        let mut pending = vec![false; self.backends.len()];
+        let done = execute(built, &mut self.backends, &mut pending, &mut self.staging, batch, self.epoch);
+        // Work that was begun is ended on every path, so that nothing writes into buffers later.
+        let mut ended = Ok(());
+        for (backend, _) in self.backends.iter_mut().zip(&pending).filter(|(_, pending)| **pending) {
+            let result = backend.synchronize();
+            ended = ended.and(result.map_err(|source| failure(backend.as_ref(), "synchronize", source)));
+        }
+        done.and(ended)?;
+        self.ran = true;
+        self.stats.forwards += 1;
+        Ok(())
+    }
+
+    /// Copies rows of an f32 output of the last forward to the host.
+    pub fn read_output(
+        &mut self,
+        index: usize,
+        rows: Range<usize>,
+        dst: &mut [f32],
+    ) -> Result<(), GraphError> {
+        let Some(built) = self.built.as_ref().filter(|_| self.ran) else { return Err(GraphError::NotRun) };
+        let Some(&(backend, operand)) = built.outputs.get(index) else {
+            let what = format!("output {index}");
+            return Err(GraphError::Input { what, expected: built.outputs.len(), found: index });
+        };
+        let Operand { shape, .. } = operand;
+        if rows.end > shape.rows || rows.start > rows.end || dst.len() != rows.len() * shape.cols {
+            let expected = rows.end.min(shape.rows).saturating_sub(rows.start) * shape.cols;
+            return Err(GraphError::Input { what: format!("output {index}"), expected, found: dst.len() });
+        }
+        let offset = operand.offset + rows.start * shape.cols * 4;
+        let backend = &mut self.backends[backend];
+        let read = backend.read_host(operand.buffer, offset, bytemuck::cast_slice_mut(dst));
+        read.map_err(|source| failure(backend.as_ref(), "output", source))
+    }
+
+    /// The current graph, as it runs: fused.
+    pub fn graph(&self) -> Option<&Graph> {
+        self.built.as_ref().map(|built| &built.graph)
+    }
+
+    /// Counters.
+    pub fn stats(&self) -> &Stats {
+        &self.stats
+    }
+
+    /// The names of the backends, in order of priority.
+    pub fn backends(&self) -> impl Iterator<Item = &str> {
+        self.backends.iter().map(|backend| backend.name())
+    }
+}
+
+impl Drop for Scheduler {
+    fn drop(&mut self) {
+        self.free_built();
+        for state in self.states.drain(..).flatten() {
+            self.backends[state.backend].free_state(state.id);
+        }
+    }
+}
+
+/// An error of a backend, with its name and what it did.
+fn failure(backend: &dyn Backend, node: &str, source: BackendError) -> GraphError {
+    GraphError::Backend { backend: backend.name().into(), node: node.into(), source }
+}
+
+/// The inner loop: fills inputs, then runs split after split. A backend's work is synchronised before another one
+/// reads its results; `pending` tells which backends have work that is not.
+fn execute(
+    built: &Built,
+    backends: &mut [Box<dyn Backend>],
+    pending: &mut [bool],
+    staging: &mut Vec<u8>,
+    batch: &Batch,
+    epoch: u64,
+) -> Result<(), GraphError> {
+    for input in &built.inputs {
+        let Some(values) = batch.input(input.kind) else {
+            return Err(GraphError::Input { what: input.kind.name(), expected: 1, found: 0 });
+        };
+        let expected = input.operand.shape.elements();
+        if values.len() != expected {
+            return Err(GraphError::Input { what: input.kind.name(), expected, found: values.len() });
+        }
+        let backend = &mut backends[input.backend];
+        let written =
+            backend.write_host(input.operand.buffer, input.operand.offset, bytemuck::cast_slice(values));
+        written.map_err(|source| failure(backend.as_ref(), &input.kind.name(), source))?;
+    }
+    let mut previous = None;
+    for split in &built.splits {
+        if let Some(previous) = previous.filter(|&previous| previous != split.backend) {
+            synchronize(backends, pending, previous)?;
+        }
+        previous = Some(split.backend);
+        for copy in &split.copies {
+            synchronize(backends, pending, copy.from_backend)?;
+            staging.resize(copy.from.bytes(), 0);
+            let label = &built.graph.node(copy.from.producer).label;
+            let from = &mut backends[copy.from_backend];
+            let read = from.read_host(copy.from.buffer, copy.from.offset, staging);
+            read.map_err(|source| failure(from.as_ref(), label, source))?;
+            let to = &mut backends[split.backend];
+            let written = to.write_host(copy.to.buffer, copy.to.offset, staging);
+            written.map_err(|source| failure(to.as_ref(), label, source))?;
+        }
+        let backend = &mut backends[split.backend];
+        pending[split.backend] = true;
+        for step in &split.steps {
+            let call = step.call(&built.graph, epoch);
+            backend
+                .execute_node(&call)
+                .map_err(|source| failure(backend.as_ref(), &call.node.label, source))?;
+        }
+    }
+    Ok(())
+}
+
+fn synchronize(
+    backends: &mut [Box<dyn Backend>],
+    pending: &mut [bool],
+    backend: usize,
+) -> Result<(), GraphError> {
+    if std::mem::take(&mut pending[backend]) {
+        let backend = &mut backends[backend];
+        backend.synchronize().map_err(|source| failure(backend.as_ref(), "synchronize", source))?;
+    }
+    Ok(())
+}

@@ -263,6 +263,9 @@ block! {
 /// [`Error::PartialBytes`] if they are not a whole number of blocks, [`Error::Misaligned`] if they do not start
 /// at a multiple of the structure's alignment (see the [module](self) documentation for why mapped tensors do).
 pub fn cast_blocks<B: Block>(bytes: &[u8]) -> Result<&[B], Error> {
+    if bytes.is_empty() {
+        return Ok(&[]);
+    }
     bytemuck::try_cast_slice(bytes).map_err(|error| match error {
         PodCastError::TargetAlignmentGreaterAndInputNotAligned => Error::Misaligned {
             format: B::FORMAT,

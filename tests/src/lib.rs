@@ -1,5 +1,7 @@
 //! Shared helpers of the cross-crate tests: real models, and the reference outputs that they are judged by.
 
+pub mod tiny;
+
 use engine::{Activations, Engine, LoadOptions};
 use serde::Deserialize;
 use std::path::PathBuf;

@@ -8,7 +8,7 @@ use crate::{BlockMXFP4, E2M1_DOUBLED_VALUES, e8m0_half};
 /// Exponent of 6, the largest E2M1 value.
 const E2M1_MAX_EXPONENT: u8 = 2;
 
-/// Encodes one MXFP4 block of finite values. Values over 6 times the shared power of two become 6 times it, as the OCP
+/// Encodes one MXFP4 block of finite values. Those over 6 times the shared power of two become 6 times it, as the OCP
 /// Microscaling Formats description has it.
 pub fn encode_block_mxfp4(values: &[f32; 32]) -> BlockMXFP4 {
     // The biased exponents of single precision and of E8M0 are the same.

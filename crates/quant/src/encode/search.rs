@@ -44,6 +44,20 @@ fn round(x: f32) -> f32 {
     (x + SHIFT) - SHIFT
 }
 
+/// The sums of some terms over the values, whose number is a multiple of the 8 lanes that are added up separately:
+/// a single running sum could not be vectorised.
+fn sums<const N: usize>(values: &[f32], terms: impl Fn(f32) -> [f32; N]) -> [f32; N] {
+    let mut lanes = [[0.0; 8]; N];
+    for values in values.as_chunks::<8>().0 {
+        for (i, &value) in values.iter().enumerate() {
+            for (lanes, term) in lanes.iter_mut().zip(terms(value)) {
+                lanes[i] += term;
+            }
+        }
+    }
+    lanes.map(|lanes| lanes.iter().sum())
+}
+
 /// Scales to try, as the place on the grid that the largest value is given, relative to the grid's end. Below 1
 /// leaves part of the grid unused, above 1 clips the largest value: with few levels, both can pay.
 fn extents() -> impl Iterator<Item = f32> {
@@ -60,12 +74,10 @@ pub(super) fn fit_scale<G: Grid>(values: &[f32]) -> f32 {
     let mut best_gain = 0.0;
     for extent in extents().flat_map(|extent| [extent, -extent]) {
         let inverse = reciprocal(largest / (extent * G::LARGEST));
-        let (mut value_quant, mut quant_quant) = (0.0, 0.0);
-        for &value in values {
+        let [value_quant, quant_quant] = sums(values, |value| {
             let quant = G::nearest(value * inverse);
-            value_quant += value * quant;
-            quant_quant += quant * quant;
-        }
+            [value * quant, quant * quant]
+        });
         // The squared error of the best scale for these quants, `value_quant / quant_quant`, is the sum of the
         // squared values less this.
         let gain = value_quant * value_quant / quant_quant;
@@ -77,7 +89,7 @@ pub(super) fn fit_scale<G: Grid>(values: &[f32]) -> f32 {
     best
 }
 
-/// A block without minimums: element `i` is `d * scales[i / SUB] * quants[i]`.
+/// A block without minimums: element `i` is `d * scales[i * SUBS / 256] * quants[i]`.
 pub(super) struct Scaled<const SUBS: usize> {
     pub d: f16,
     pub scales: [i8; SUBS],
@@ -167,14 +179,10 @@ fn fit_scale_min<G: Grid>(values: &[f32]) -> (f32, f32) {
 /// normal equations, with the minimum kept from becoming negative. `None` if there is none.
 fn solve_scale_min<G: Grid>(values: &[f32], scale: f32, min: f32) -> Option<(f32, f32)> {
     let inverse = reciprocal(scale);
-    let (mut sum_v, mut sum_q, mut sum_vq, mut sum_qq) = (0.0, 0.0, 0.0, 0.0);
-    for &value in values {
+    let [sum_v, sum_q, sum_vq, sum_qq] = sums(values, |value| {
         let quant = G::nearest((value + min) * inverse);
-        sum_v += value;
-        sum_q += quant;
-        sum_vq += value * quant;
-        sum_qq += quant * quant;
-    }
+        [value, quant, value * quant, quant * quant]
+    });
     let count = values.len() as f32;
     let determinant = count * sum_qq - sum_q * sum_q;
     let min = (sum_q * sum_vq - sum_qq * sum_v) / determinant;
@@ -186,7 +194,8 @@ fn solve_scale_min<G: Grid>(values: &[f32], scale: f32, min: f32) -> Option<(f32
     (scale.is_finite() && scale > 0.0 && min.is_finite()).then_some((scale, min))
 }
 
-/// A block with minimums: element `i` is `d * scales[i / SUB] * quants[i] - dmin * mins[i / SUB]`.
+/// A block with minimums: element `i`, in sub-block `j = i * SUBS / 256`, is
+/// `d * scales[j] * quants[i] - dmin * mins[j]`.
 pub(super) struct ScaledLessMin<const SUBS: usize> {
     pub d: f16,
     pub dmin: f16,
@@ -272,11 +281,10 @@ impl<const SUBS: usize> ScaledLessMin<SUBS> {
 /// The squared error of values encoded with `scale` and `min`.
 fn squared_error<G: Grid>(values: &[f32], scale: f32, min: f32) -> f32 {
     let inverse = reciprocal(scale);
-    let mut sum = 0.0;
-    for &value in values {
+    let [sum] = sums(values, |value| {
         let error = scale * G::nearest((value + min) * inverse) - min - value;
-        sum += error * error;
-    }
+        [error * error]
+    });
     sum
 }
 

@@ -78,7 +78,7 @@ pub struct ModelArg {
 }
 
 /// Where and how a model is loaded.
-#[derive(Debug, Args)]
+#[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Loading")]
 pub struct LoadArgs {
     /// Where the model runs
@@ -202,7 +202,9 @@ pub struct RunArgs {
 
 /// `smelt chat`.
 #[derive(Debug, Args)]
-#[command(after_help = "Type /help in the conversation for its commands. With stdin piped, each line is a turn.")]
+#[command(
+    after_help = "Type /help in the conversation for its commands. With stdin piped, each line is a turn."
+)]
 pub struct ChatArgs {
     /// Path, alias, pip:PACKAGE or hf:OWNER/REPO[:QUANT]
     #[arg(value_name = "MODEL", default_value = hub::DEFAULT_ALIAS)]
@@ -304,8 +306,10 @@ pub struct PerplexityArgs {
 
 /// `smelt bench`.
 #[derive(Debug, Args)]
-#[command(after_help = "Each line is the median of the repetitions, after one that is not counted. `pp512` is a \
-prompt of 512 tokens, `tg128` 128 tokens one after another, `@ d4096` with 4096 tokens before them.")]
+#[command(
+    after_help = "Each line is the median of the repetitions, after one that is not counted. `pp512` is a \
+prompt of 512 tokens, `tg128` 128 tokens one after another, `@ d4096` with 4096 tokens before them."
+)]
 pub struct BenchArgs {
     #[command(flatten)]
     pub model: ModelArg,

@@ -70,8 +70,7 @@ impl Output {
     }
 
     fn bar(&self, total: Option<u64>, template: &str) -> ProgressBar {
-        let target =
-            if self.progress { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
+        let target = if self.progress { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
         let bar = ProgressBar::with_draw_target(total, target);
         match ProgressStyle::with_template(template) {
             Ok(style) => bar.with_style(style.progress_chars("=> ")),

@@ -78,7 +78,10 @@ fn text(file: &File) -> String {
     for (format, sum) in formats.iter().map(|(&name, sum)| (name, sum)).chain([("all", &total)]) {
         let elements = HumanCount(sum.elements).to_string();
         let bytes = BinaryBytes(sum.bytes).to_string();
-        out.push_str(&format!("  {format:<7} {:>5} tensors {elements:>18} elements {bytes:>12}\n", sum.tensors));
+        out.push_str(&format!(
+            "  {format:<7} {:>5} tensors {elements:>18} elements {bytes:>12}\n",
+            sum.tensors
+        ));
     }
     out
 }
@@ -123,6 +126,9 @@ fn shown(value: &Value) -> String {
             }
             format!("[{}]", items.join(", "))
         }
+        // The shortest digits that are this number again, not those of its double.
+        Value::F32(number) => format!("{number:?}"),
+        Value::F64(number) => format!("{number:?}"),
         value => to_json(value).to_string(),
     }
 }

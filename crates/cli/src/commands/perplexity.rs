@@ -36,7 +36,10 @@ pub fn run(args: &PerplexityArgs, output: &Output) -> Result<()> {
     let options = PerplexityOptions { chunk: args.chunk, skip: args.chunk / 2 };
     let mut interrupted = false;
     let score = engine.perplexity(&tokens, &options, &mut |score| {
-        output.info(format_args!("[{}/{}] {:.4} +/- {:.4}", score.chunks, score.total, score.value, score.error));
+        output.info(format_args!(
+            "[{}/{}] {:.4} +/- {:.4}",
+            score.chunks, score.total, score.value, score.error
+        ));
         interrupted = interrupt::requested();
         if interrupted { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     })?;

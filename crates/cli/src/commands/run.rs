@@ -52,7 +52,9 @@ struct Words<'a> {
 pub fn run(args: &RunArgs, output: &Output) -> Result<()> {
     let words = words(args)?;
     let text = input::text(words.prompt, args.file.as_deref(), "prompt").map_err(|error| match error {
-        Error::Usage(usage) => Error::Usage(format!("{usage}; to talk with a model: smelt chat {}", words.model)),
+        Error::Usage(usage) => {
+            Error::Usage(format!("{usage}; to talk with a model: smelt chat {}", words.model))
+        }
         error => error,
     })?;
     let mut engine = load::engine(words.model, &args.load, output)?;
@@ -129,11 +131,11 @@ fn tokens(engine: &Engine, args: &RunArgs, text: &str, output: &Output) -> Resul
         return Ok(prompt::encode_raw(engine.tokenizer(), text));
     }
     let path = engine.file().path();
-    let model =
-        prompt::Model { path, metadata: engine.file().metadata(), tokenizer: engine.tokenizer() };
+    let model = prompt::Model { path, metadata: engine.file().metadata(), tokenizer: engine.tokenizer() };
     let Some(format) = ChatFormat::new(&model, args.template.as_deref(), false)? else {
         if args.system.is_some() {
-            let message = "the model has no chat template, so there is no place for --system; give one with --template";
+            let message =
+                "the model has no chat template, so there is no place for --system; give one with --template";
             return Err(Error::Content { path: path.to_path_buf(), message: message.into() });
         }
         output.warning("the model has no chat template: continuing the prompt as text, as with --raw");

@@ -18,7 +18,8 @@ pub fn run(args: &TemplateArgs, output: &Output) -> Result<()> {
     let path = load::resolve(&args.model, output)?;
     let (file, tokenizer) = load::vocabulary(&path)?;
     let model = prompt::Model { path: &path, metadata: file.metadata(), tokenizer: &tokenizer };
-    let Some(format) = ChatFormat::new(&model, args.template.as_deref(), conversation.tools.is_some())? else {
+    let Some(format) = ChatFormat::new(&model, args.template.as_deref(), conversation.tools.is_some())?
+    else {
         let message = "the model has no chat template ('tokenizer.chat_template'); give one with --template";
         return Err(Error::Content { path, message: message.into() });
     };

@@ -70,7 +70,7 @@ impl ChatFormat {
             add_generation_prompt: true,
             bos_token: text(self.tokenizer.bos()),
             eos_token: text(self.tokenizer.eos()),
-            control_tokens: self.tokenizer.control_token_texts(),
+            control_tokens: self.tokenizer.control_token_texts().map(str::to_owned).collect(),
             ..RenderOptions::default()
         }
     }
@@ -114,7 +114,7 @@ pub fn encode_raw(tokenizer: &Tokenizer, text: &str) -> Vec<u32> {
 
 /// A token's own text, U+FFFD in place of bytes that are no UTF-8.
 pub fn token_text(tokenizer: &Tokenizer, id: u32) -> String {
-    String::from_utf8_lossy(&tokenizer.token_bytes(id)).into_owned()
+    String::from_utf8_lossy(tokenizer.token_bytes(id)).into_owned()
 }
 
 /// A message as templates take it.

@@ -19,7 +19,7 @@ fn mean_kl(engine: &mut Engine, golden: &Golden) -> f64 {
             }
             Ok(ControlFlow::Continue(()))
         });
-        fed.unwrap();
+        let _ = fed.unwrap();
         engine.release(sequence);
         eprintln!("  {:14} {:.6}", case.id, case_sum / case.positions.len() as f64);
         sum += case_sum;

@@ -43,7 +43,7 @@ fn all_logits(engine: &mut Engine, ids: &[u32]) -> Vec<Vec<f32>> {
         rows.extend(logits.map(<[f32]>::to_vec));
         Ok(ControlFlow::Continue(()))
     });
-    fed.unwrap();
+    let _ = fed.unwrap();
     engine.release(sequence);
     rows
 }

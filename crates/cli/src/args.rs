@@ -1,5 +1,6 @@
 //! Every flag of the program, each defined once; commands take the groups that they need.
 
+use crate::error::{Error, Result};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use engine::{Activations, DType, Device, GenerateOptions, LoadOptions, SamplerParams};
 use std::path::PathBuf;
@@ -357,20 +358,15 @@ pub struct DevicesArgs {
 /// Values of `--device`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum DeviceArg {
-    /// The best there is
     Auto,
-    /// The CPU
     Cpu,
 }
 
 /// Values of `--cache-type`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum CacheType {
-    /// Single precision
     F32,
-    /// Half precision
     F16,
-    /// 8-bit blocks
     #[value(name = "q8_0")]
     Q8_0,
 }
@@ -378,18 +374,14 @@ pub enum CacheType {
 /// Values of `--activations`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum ActivationsArg {
-    /// Single precision
     F32,
-    /// Quantised to 8 bits
     Quantized,
 }
 
 /// Values of `bench --output`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum BenchOutput {
-    /// Markdown table
     Md,
-    /// JSON array
     Json,
 }
 
@@ -419,9 +411,9 @@ impl LoadArgs {
 }
 
 impl SamplingArgs {
-    /// What the sampler is asked for.
-    pub fn options(&self) -> GenerateOptions {
-        GenerateOptions {
+    /// What the sampler is asked for; an error if a value is out of range.
+    pub fn options(&self) -> Result<GenerateOptions> {
+        let options = GenerateOptions {
             sampler: SamplerParams {
                 temperature: self.temp,
                 top_k: self.top_k,
@@ -438,11 +430,13 @@ impl SamplingArgs {
             max_tokens: self.max_tokens,
             stop: self.stop.clone(),
             ..GenerateOptions::default()
-        }
+        };
+        options.sampler.validate().map_err(|error| Error::Usage(error.to_string()))?;
+        Ok(options)
     }
 }
 
-fn logit_bias(text: &str) -> Result<(u32, f32), String> {
+fn logit_bias(text: &str) -> std::result::Result<(u32, f32), String> {
     let parse = || {
         let (id, bias) = text.split_once('=')?;
         Some((id.parse().ok()?, bias.parse().ok()?))
@@ -473,7 +467,7 @@ mod tests {
     fn defaults_are_those_of_the_libraries() {
         let cli = Cli::parse_from(["smelt", "run", "hello"]);
         let Command::Run(run) = cli.command else { unreachable!("it is 'run'") };
-        assert_eq!(run.sampling.options().sampler, SamplerParams::default());
+        assert_eq!(run.sampling.options().unwrap().sampler, SamplerParams::default());
         assert_eq!(run.load.options().batch, LoadOptions::default().batch);
     }
 }

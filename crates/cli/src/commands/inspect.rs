@@ -59,7 +59,7 @@ fn text(file: &File) -> String {
     let width = file.metadata().iter().map(|(key, _)| key.chars().count()).max().unwrap_or(0).min(48);
     for (key, value) in file.metadata().iter() {
         let (kind, value) = (kind(value), shown(value));
-        out.push_str(&format!("  {:<width$}  {kind:<12}  {value}\n", key.escape_debug().to_string()));
+        out.push_str(&format!("  {:<width$}  {kind:<14}  {value}\n", key.escape_debug().to_string()));
     }
     if file.tensors().is_empty() {
         out.push_str("\nno tensors: a vocabulary alone\n");
@@ -133,13 +133,11 @@ fn shown(value: &Value) -> String {
     }
 }
 
-/// On one line, control characters escaped.
+/// On one line, as JSON writes it.
 fn quoted(text: &str) -> String {
-    let mut out: String = text.chars().take(SHOWN_CHARS).flat_map(char::escape_debug).collect();
-    if text.chars().nth(SHOWN_CHARS).is_some() {
-        out.push_str("...");
-    }
-    format!("\"{out}\"")
+    let head: String = text.chars().take(SHOWN_CHARS).collect();
+    let more = if head.len() < text.len() { "..." } else { "" };
+    format!("{}{more}", Json::String(head))
 }
 
 /// The first elements of an array.

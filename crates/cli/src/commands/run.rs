@@ -57,15 +57,15 @@ pub fn run(args: &RunArgs, output: &Output) -> Result<()> {
         }
         error => error,
     })?;
-    let mut engine = load::engine(words.model, &args.load, output)?;
-    let tokens = tokens(&engine, args, &text, output)?;
-    interrupt::install();
     let options = GenerateOptions {
         logprobs: args.logprobs,
         prompt_logprobs: args.prompt_logprobs,
         ignore_end: args.ignore_eos,
-        ..args.sampling.options()
+        ..args.sampling.options()?
     };
+    let mut engine = load::engine(words.model, &args.load, output)?;
+    let tokens = tokens(&engine, args, &text, output)?;
+    interrupt::install();
     let answer = generate(&mut engine, &tokens, options, !args.json, output)?;
     let device = engine.device().to_owned();
     let tokenizer = engine.tokenizer();

@@ -11,10 +11,10 @@ use std::path::Path;
 
 /// Runs the command.
 pub fn run(args: &TemplateArgs, output: &Output) -> Result<()> {
-    let conversation = conversation(args)?;
     if args.model == "-" {
-        return print(&without_model(args, &conversation)?.text);
+        return print(&without_model(args)?.text);
     }
+    let conversation = conversation(args)?;
     let path = load::resolve(&args.model, output)?;
     let (file, tokenizer) = load::vocabulary(&path)?;
     let model = prompt::Model { path: &path, metadata: file.metadata(), tokenizer: &tokenizer };
@@ -28,7 +28,7 @@ pub fn run(args: &TemplateArgs, output: &Output) -> Result<()> {
 }
 
 /// With a template alone there are no ids, and the begin and end tokens are what the flags say.
-fn without_model(args: &TemplateArgs, conversation: &Conversation) -> Result<Rendered> {
+fn without_model(args: &TemplateArgs) -> Result<Rendered> {
     let Some(path) = &args.template else {
         return Err(Error::Usage("MODEL '-' needs --template FILE".into()));
     };
@@ -37,7 +37,7 @@ fn without_model(args: &TemplateArgs, conversation: &Conversation) -> Result<Ren
     }
     let template = prompt::template(&input::file(path)?, path)?;
     let options = RenderOptions { add_generation_prompt: true, ..RenderOptions::default() };
-    prompt::render(&template, path, conversation, &with_flags(options, args))
+    prompt::render(&template, path, &conversation(args)?, &with_flags(options, args))
 }
 
 fn with_flags(mut options: RenderOptions, args: &TemplateArgs) -> RenderOptions {

@@ -7,9 +7,9 @@ fn the_table_has_metadata_tensors_and_sums() {
     dir.file("m.gguf", tiny::random());
     let text = dir.smelt(&["inspect", "m.gguf"]).ok();
     for line in [
-        "general.architecture                    string        \"llama\"",
-        "tokenizer.ggml.token_type               i32[258]      [1, 1, 1, 1, 1, 1, 1, 1, ...]",
-        "llama.attention.layer_norm_rms_epsilon  f32           1e-5",
+        "general.architecture                    string          \"llama\"",
+        "tokenizer.ggml.token_type               i32[258]        [1, 1, 1, 1, 1, 1, 1, 1, ...]",
+        "llama.attention.layer_norm_rms_epsilon  f32             1e-5",
         "token_embd.weight         F32     64 x 258              64.50 KiB",
     ] {
         assert!(text.contains(line), "'{line}' is not in\n{text}");

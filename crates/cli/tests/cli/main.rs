@@ -1,5 +1,6 @@
 //! Tests that drive the program as a user would, without a network: the models are tiny and made on the spot.
 
+mod bench;
 mod chat;
 mod crafted;
 mod help;

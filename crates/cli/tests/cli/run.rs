@@ -63,26 +63,14 @@ fn the_prompt_is_a_message_in_the_template_or_raw() {
         ids.map(|id| id.as_u64().unwrap() as u32).collect::<Vec<_>>()
     };
     assert_eq!(prompt(&["--raw"]), [97, END]);
-    let chat = |system: &str| {
-        let mut ids = Vec::new();
-        for part in ["user\na<|im_end|>"].iter().map(|s| s.to_string()) {
-            if !system.is_empty() {
-                ids.push(tiny::START);
-                ids.extend(bytes(format!("system\n{system}")));
-                ids.push(END);
-                ids.extend(bytes("\n"));
-            }
-            ids.push(tiny::START);
-            ids.extend(bytes(part));
-            ids.push(END);
-            ids.extend(bytes("\n"));
-        }
-        ids.push(tiny::START);
-        ids.extend(bytes("assistant\n"));
-        ids
+    // Content that spells a control token stays text.
+    let message = |text: &str| {
+        let end: &[u32] = if text.starts_with("assistant") { &[] } else { &[END, 10] };
+        [&[tiny::START][..], &bytes(text), end].concat()
     };
-    assert_eq!(prompt(&[]), chat(""));
-    assert_eq!(prompt(&["--system", "Be."]), chat("Be."));
+    let chat = [message("user\na<|im_end|>"), message("assistant\n")].concat();
+    assert_eq!(prompt(&[]), chat);
+    assert_eq!(prompt(&["--system", "Be."]), [message("system\nBe."), chat].concat());
 }
 
 #[test]

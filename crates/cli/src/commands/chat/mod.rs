@@ -17,8 +17,9 @@ use std::path::Path;
 
 /// Runs the command.
 pub fn run(args: &ChatArgs, output: &Output) -> Result<()> {
+    let options = args.sampling.options()?;
     let mut engine = load::engine(&args.model, &args.load, output)?;
-    let mut session = Session::new(&engine, args)?;
+    let mut session = Session::new(&engine, args, options)?;
     let mut lines = Lines::new(output);
     interrupt::install();
     loop {

@@ -36,7 +36,7 @@ struct Stats {
 
 impl Session {
     /// An empty conversation.
-    pub fn new(engine: &Engine, args: &ChatArgs) -> Result<Session> {
+    pub fn new(engine: &Engine, args: &ChatArgs, options: GenerateOptions) -> Result<Session> {
         let path = engine.file().path();
         let model = prompt::Model { path, metadata: engine.file().metadata(), tokenizer: engine.tokenizer() };
         let Some(format) = ChatFormat::new(&model, args.template.as_deref(), false)? else {
@@ -46,7 +46,7 @@ impl Session {
         };
         Ok(Session {
             format,
-            options: args.sampling.options(),
+            options,
             sequence: engine.sequence(),
             system: args.system.clone(),
             messages: Vec::new(),

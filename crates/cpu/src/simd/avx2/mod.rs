@@ -1,0 +1,39 @@
+//! x86-64 with AVX2, FMA and F16C.
+//!
+//! The float kernels are the portable bodies compiled with these instructions; integer dot products, half float
+//! conversion and the inner loops of attention are written with intrinsics.
+
+mod dot;
+mod float;
+mod load;
+
+pub(crate) use dot::PanelMemory;
+
+use super::{Kernels, SimdLevel};
+
+/// The table. To be used only where [`SimdLevel::Avx2`] is available.
+pub(crate) static KERNELS: Kernels = Kernels {
+    level: SimdLevel::Avx2,
+    add: float::add,
+    mul: float::mul,
+    scale: float::scale,
+    soft_cap: float::soft_cap,
+    activation: float::activation,
+    gated: float::gated,
+    rms_norm: float::rms_norm,
+    softmax: float::softmax,
+    exp_scores: float::exp_scores,
+    axpby: float::axpby,
+    rope_split: float::rope_split,
+    rope_interleaved: float::rope_interleaved,
+    quantize: float::quantize,
+    dot1: float::dot1,
+    dot4: float::dot4,
+    scores: float::scores,
+    weighted_sum: float::weighted_sum,
+    f16_to_f32: float::f16_to_f32,
+    bf16_to_f32: float::bf16_to_f32,
+    f32_to_f16: float::f32_to_f16,
+    f32_to_bf16: float::f32_to_bf16,
+    dot_tile: dot::dot_tile,
+};

@@ -1,0 +1,367 @@
+//! The float kernels, written once as portable code over fixed lanes.
+//!
+//! A SIMD level compiles these bodies with its own instructions (see [`float_kernels`]), so every level gives the
+//! same bits: which lane an element is added to, and the order of the lanes in the final sum, are part of the code.
+//! Pointers instead of slices where the result may be written over an input.
+
+use super::math::{ROUND, activate, exp, sum_lanes, tanh};
+use graph::ops::Activation;
+use half::{bf16, f16};
+
+/// Elements that an attention dot product handles at once; rows of keys and queries are padded to a multiple.
+pub(crate) const LANES: usize = 8;
+
+/// Partial sums of a float dot product or a sum of squares.
+const PARTS: usize = 32;
+
+/// # Safety
+/// The same for all elementwise kernels: the pointers are valid for `n` floats; `dst` may be equal to a source.
+#[inline(always)]
+pub(super) unsafe fn add(dst: *mut f32, a: *const f32, b: *const f32, n: usize) {
+    for i in 0..n {
+        // SAFETY: the caller's; index below n.
+        unsafe { *dst.add(i) = *a.add(i) + *b.add(i) }
+    }
+}
+
+/// # Safety
+/// See [`add`].
+#[inline(always)]
+pub(super) unsafe fn mul(dst: *mut f32, a: *const f32, b: *const f32, n: usize) {
+    for i in 0..n {
+        // SAFETY: the caller's; index below n.
+        unsafe { *dst.add(i) = *a.add(i) * *b.add(i) }
+    }
+}
+
+/// # Safety
+/// See [`add`].
+#[inline(always)]
+pub(super) unsafe fn scale(dst: *mut f32, a: *const f32, factor: f32, n: usize) {
+    for i in 0..n {
+        // SAFETY: the caller's; index below n.
+        unsafe { *dst.add(i) = *a.add(i) * factor }
+    }
+}
+
+/// `cap * tanh(a / cap)`.
+///
+/// # Safety
+/// See [`add`].
+#[inline(always)]
+pub(super) unsafe fn soft_cap(dst: *mut f32, a: *const f32, cap: f32, n: usize) {
+    for i in 0..n {
+        // SAFETY: the caller's; index below n.
+        unsafe { *dst.add(i) = cap * tanh(*a.add(i) / cap) }
+    }
+}
+
+/// # Safety
+/// See [`add`].
+#[inline(always)]
+pub(super) unsafe fn activation(dst: *mut f32, a: *const f32, kind: Activation, n: usize) {
+    #[inline(always)]
+    unsafe fn each(dst: *mut f32, a: *const f32, n: usize, f: impl Fn(f32) -> f32) {
+        for i in 0..n {
+            // SAFETY: the caller's; index below n.
+            unsafe { *dst.add(i) = f(*a.add(i)) }
+        }
+    }
+    // One loop per function, so that each is free of branches.
+    // SAFETY: the caller's.
+    unsafe {
+        match kind {
+            Activation::Silu => each(dst, a, n, |x| activate(Activation::Silu, x)),
+            Activation::Gelu => each(dst, a, n, |x| activate(Activation::Gelu, x)),
+            Activation::Sigmoid => each(dst, a, n, |x| activate(Activation::Sigmoid, x)),
+        }
+    }
+}
+
+/// `activation(a) * b`.
+///
+/// # Safety
+/// See [`add`].
+#[inline(always)]
+pub(super) unsafe fn gated(dst: *mut f32, a: *const f32, b: *const f32, kind: Activation, n: usize) {
+    #[inline(always)]
+    unsafe fn each(dst: *mut f32, a: *const f32, b: *const f32, n: usize, f: impl Fn(f32) -> f32) {
+        for i in 0..n {
+            // SAFETY: the caller's; index below n.
+            unsafe { *dst.add(i) = f(*a.add(i)) * *b.add(i) }
+        }
+    }
+    // SAFETY: the caller's.
+    unsafe {
+        match kind {
+            Activation::Silu => each(dst, a, b, n, |x| activate(Activation::Silu, x)),
+            Activation::Gelu => each(dst, a, b, n, |x| activate(Activation::Gelu, x)),
+            Activation::Sigmoid => each(dst, a, b, n, |x| activate(Activation::Sigmoid, x)),
+        }
+    }
+}
+
+/// One row of `y = x / sqrt(mean(x^2) + epsilon) * weight`; a null `weight` leaves it out.
+///
+/// # Safety
+/// `dst` and `x` are valid for `n` floats and may be equal; `weight` is null or valid for `n` floats.
+#[inline(always)]
+pub(super) unsafe fn rms_norm(dst: *mut f32, x: *const f32, weight: *const f32, n: usize, epsilon: f32) {
+    let mut parts = [0.0f32; PARTS];
+    let whole = n / PARTS * PARTS;
+    let mut i = 0;
+    while i < whole {
+        for (lane, part) in parts.iter_mut().enumerate() {
+            // SAFETY: i + lane < whole <= n.
+            let v = unsafe { *x.add(i + lane) };
+            *part = v.mul_add(v, *part);
+        }
+        i += PARTS;
+    }
+    for (lane, part) in parts.iter_mut().enumerate().take(n - whole) {
+        // SAFETY: whole + lane < n.
+        let v = unsafe { *x.add(whole + lane) };
+        *part = v.mul_add(v, *part);
+    }
+    let factor = 1.0 / (sum_lanes(parts) / n as f32 + epsilon).sqrt();
+    for i in 0..n {
+        // SAFETY: i < n.
+        unsafe {
+            let y = *x.add(i) * factor;
+            *dst.add(i) = if weight.is_null() { y } else { y * *weight.add(i) };
+        }
+    }
+}
+
+/// The maximum of `x`; -inf of nothing. The result does not depend on an order, save that a NaN may be passed over.
+#[inline(always)]
+fn max(x: &[f32]) -> f32 {
+    let mut lanes = [f32::NEG_INFINITY; LANES];
+    let chunks = x.chunks_exact(LANES);
+    for (lane, &v) in chunks.remainder().iter().enumerate() {
+        lanes[lane] = if v > lanes[lane] { v } else { lanes[lane] };
+    }
+    for chunk in chunks {
+        for (lane, &v) in lanes.iter_mut().zip(chunk) {
+            *lane = if v > *lane { v } else { *lane };
+        }
+    }
+    lanes.into_iter().fold(f32::NEG_INFINITY, |a, b| if b > a { b } else { a })
+}
+
+/// Replaces each score by `exp(score - maximum)` and returns the maximum and the sum: `(max, sum)`.
+/// A row of -inf alone gives zeros and `(-inf, 0)`. A NaN ends up in the sum.
+#[inline(always)]
+pub(super) fn exp_scores(scores: &mut [f32]) -> (f32, f32) {
+    let top = max(scores);
+    // With nothing above -inf, any finite reference makes the differences -inf (or keeps a NaN).
+    let reference = if top == f32::NEG_INFINITY { 0.0 } else { top };
+    let mut parts = [0.0f32; LANES];
+    let whole = scores.len() / LANES * LANES;
+    let (body, tail) = scores.split_at_mut(whole);
+    for chunk in body.chunks_exact_mut(LANES) {
+        for (part, score) in parts.iter_mut().zip(chunk) {
+            *score = exp(*score - reference);
+            *part += *score;
+        }
+    }
+    for (part, score) in parts.iter_mut().zip(tail) {
+        *score = exp(*score - reference);
+        *part += *score;
+    }
+    (top, sum_lanes(parts))
+}
+
+/// One row of `exp(scale * x - max) / sum`.
+///
+/// # Safety
+/// `dst` and `x` are valid for `n` floats and may be equal.
+#[inline(always)]
+pub(super) unsafe fn softmax(dst: *mut f32, x: *const f32, factor: f32, n: usize) {
+    // SAFETY: the caller's; from here on only `dst` is used.
+    let row = unsafe {
+        scale(dst, x, factor, n);
+        std::slice::from_raw_parts_mut(dst, n)
+    };
+    let (_, sum) = exp_scores(row);
+    let inverse = 1.0 / sum;
+    for v in row {
+        *v *= inverse;
+    }
+}
+
+/// Adds `factor * source` to `dst`.
+#[inline(always)]
+pub(super) fn axpby(dst: &mut [f32], dst_factor: f32, src: &[f32], src_factor: f32) {
+    for (d, s) in dst.iter_mut().zip(src) {
+        *d = s.mul_add(src_factor, *d * dst_factor);
+    }
+}
+
+/// Turns the pairs of one head. `cos_sin` holds a cosine and then a sine for each pair, in two halves.
+///
+/// # Safety
+/// `dst` and `x` are valid for `2 * pairs` floats and may be equal; `cos` and `sin` for `pairs`.
+#[inline(always)]
+pub(super) unsafe fn rope_split(
+    dst: *mut f32,
+    x: *const f32,
+    cos: *const f32,
+    sin: *const f32,
+    pairs: usize,
+) {
+    for i in 0..pairs {
+        // SAFETY: both elements of a pair are read before they are written.
+        unsafe {
+            let (a, b) = (*x.add(i), *x.add(pairs + i));
+            let (c, s) = (*cos.add(i), *sin.add(i));
+            *dst.add(i) = a * c - b * s;
+            *dst.add(pairs + i) = a * s + b * c;
+        }
+    }
+}
+
+/// As [`rope_split`], for pairs of neighbours.
+///
+/// # Safety
+/// See [`rope_split`].
+#[inline(always)]
+pub(super) unsafe fn rope_interleaved(
+    dst: *mut f32,
+    x: *const f32,
+    cos: *const f32,
+    sin: *const f32,
+    pairs: usize,
+) {
+    for i in 0..pairs {
+        // SAFETY: both elements of a pair are read before they are written.
+        unsafe {
+            let (a, b) = (*x.add(2 * i), *x.add(2 * i + 1));
+            let (c, s) = (*cos.add(i), *sin.add(i));
+            *dst.add(2 * i) = a * c - b * s;
+            *dst.add(2 * i + 1) = a * s + b * c;
+        }
+    }
+}
+
+/// Quantises a row in blocks of 32: `q = round(x / d)` with `d = max |x| / 127`, ties to even, and the sums of the
+/// quants by 16. A block with a NaN or an infinity gets the scale NaN, which every product with it inherits; a block
+/// below 1e-30 is zero.
+#[inline(always)]
+pub(super) fn quantize(x: &[f32], q: &mut [i8], d: &mut [f32], sums: &mut [i16]) {
+    let blocks =
+        x.chunks_exact(32).zip(q.chunks_exact_mut(32)).zip(d.iter_mut().zip(sums.chunks_exact_mut(2)));
+    for ((x, q), (d, sums)) in blocks {
+        // The order of the bits of |x| is the order of the numbers, with infinity and NaN on top.
+        let mut top = 0u32;
+        for v in x {
+            top = top.max(v.to_bits() & 0x7fff_ffff);
+        }
+        let top = f32::from_bits(top);
+        let inverse = if top < 1e-30 || !top.is_finite() { 0.0 } else { 127.0 / top };
+        *d = if !top.is_finite() {
+            f32::NAN
+        } else if inverse == 0.0 {
+            0.0
+        } else {
+            top / 127.0
+        };
+        for (half, sum) in sums.iter_mut().enumerate() {
+            let mut total = 0i32;
+            for i in 16 * half..16 * half + 16 {
+                let v = if inverse == 0.0 { 0.0 } else { x[i] * inverse };
+                let n = ((v + ROUND).to_bits() as i32).wrapping_sub(ROUND.to_bits() as i32);
+                q[i] = n as i8;
+                total += n;
+            }
+            *sum = total as i16;
+        }
+    }
+}
+
+/// Dot products of one weight row with several activation rows, all of `n` floats. Element `i` goes to partial sum
+/// `i % 16`; the partial sums are added as a tree.
+///
+/// # Safety
+/// `w` and each of `x` are valid for `n` floats.
+#[inline(always)]
+pub(super) unsafe fn dot<const T: usize>(w: *const f32, x: [*const f32; T], n: usize) -> [f32; T] {
+    const N: usize = 16;
+    let mut parts = [[0.0f32; N]; T];
+    let whole = n / N * N;
+    let mut i = 0;
+    while i < whole {
+        for (part, x) in parts.iter_mut().zip(x) {
+            for (lane, p) in part.iter_mut().enumerate() {
+                // SAFETY: i + lane < whole <= n.
+                *p = unsafe { (*w.add(i + lane)).mul_add(*x.add(i + lane), *p) };
+            }
+        }
+        i += N;
+    }
+    for (part, x) in parts.iter_mut().zip(x) {
+        for (lane, p) in part.iter_mut().enumerate().take(n - whole) {
+            // SAFETY: whole + lane < n.
+            *p = unsafe { (*w.add(whole + lane)).mul_add(*x.add(whole + lane), *p) };
+        }
+    }
+    parts.map(sum_lanes)
+}
+
+/// Scores of one query with `scores.len()` keys, whose rows lie `stride` floats apart; query and keys are padded with
+/// zeros to `stride`, a multiple of [`LANES`]. Element `i` goes to lane `i % 8`; the lanes are added as a tree.
+#[inline(always)]
+pub(super) fn scores(scores: &mut [f32], query: &[f32], keys: &[f32], stride: usize) {
+    for (score, key) in scores.iter_mut().zip(keys.chunks_exact(stride)) {
+        let mut lanes = [0.0f32; LANES];
+        for (k, q) in key.chunks_exact(LANES).zip(query.chunks_exact(LANES)) {
+            for ((lane, k), q) in lanes.iter_mut().zip(k).zip(q) {
+                *lane = q.mul_add(*k, *lane);
+            }
+        }
+        *score = sum_lanes(lanes);
+    }
+}
+
+/// `out += sum_j p[j] * values[j]`, in the order of `j`. Value rows lie `out.len()` floats apart.
+#[inline(always)]
+pub(super) fn weighted_sum(out: &mut [f32], p: &[f32], values: &[f32]) {
+    let stride = out.len();
+    for (&p, value) in p.iter().zip(values.chunks_exact(stride)) {
+        for (o, v) in out.iter_mut().zip(value) {
+            *o = p.mul_add(*v, *o);
+        }
+    }
+}
+
+/// Decodes half floats.
+#[inline(always)]
+pub(super) fn f16_to_f32(dst: &mut [f32], src: &[u8]) {
+    for (d, s) in dst.iter_mut().zip(src.chunks_exact(2)) {
+        *d = f16::from_le_bytes([s[0], s[1]]).to_f32();
+    }
+}
+
+/// Decodes bfloat16.
+#[inline(always)]
+pub(super) fn bf16_to_f32(dst: &mut [f32], src: &[u8]) {
+    for (d, s) in dst.iter_mut().zip(src.chunks_exact(2)) {
+        *d = bf16::from_le_bytes([s[0], s[1]]).to_f32();
+    }
+}
+
+/// Encodes half floats, to the nearest.
+#[inline(always)]
+pub(super) fn f32_to_f16(dst: &mut [u8], src: &[f32]) {
+    for (d, s) in dst.chunks_exact_mut(2).zip(src) {
+        d.copy_from_slice(&f16::from_f32(*s).to_le_bytes());
+    }
+}
+
+/// Encodes bfloat16, to the nearest.
+#[inline(always)]
+pub(super) fn f32_to_bf16(dst: &mut [u8], src: &[f32]) {
+    for (d, s) in dst.chunks_exact_mut(2).zip(src) {
+        d.copy_from_slice(&bf16::from_f32(*s).to_le_bytes());
+    }
+}

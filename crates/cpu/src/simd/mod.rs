@@ -1,0 +1,201 @@
+//! The kernels of each SIMD level, behind one table of function pointers that is filled once at start.
+//!
+//! `scalar` is the reference of everything. A level's variant of a kernel gives the same bits: the integer parts of a
+//! quantised dot product are exact, and every float operation happens in the same order, in the same lane.
+//!
+//! | file | contents |
+//! |---|---|
+//! | `math` | elementary functions |
+//! | `float` | the float kernels, portable code that every level compiles for itself |
+//! | `blocks` | what a block of each weight format is, for the scalar reference |
+//! | `scalar` | the reference table |
+//! | `avx2/` | x86-64 with AVX2, FMA and F16C |
+
+pub(crate) mod blocks;
+pub(crate) mod float;
+pub(crate) mod math;
+pub(crate) mod scalar;
+
+#[cfg(target_arch = "x86_64")]
+mod avx2;
+
+use crate::exec::Out;
+use crate::quantize::QuantMatrix;
+use graph::ops::Activation;
+use quant::Format;
+use std::fmt;
+use std::ops::Range;
+use std::str::FromStr;
+
+/// A set of CPU instructions that the kernels are written for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum SimdLevel {
+    /// Portable code: the reference.
+    Scalar,
+    /// x86-64 with AVX2, FMA and F16C.
+    Avx2,
+}
+
+impl SimdLevel {
+    /// Every level, the best first.
+    pub const ALL: [SimdLevel; 2] = [SimdLevel::Avx2, SimdLevel::Scalar];
+
+    /// The level's name, as in `SMELT_CPU=avx2`.
+    pub const fn name(self) -> &'static str {
+        match self {
+            SimdLevel::Scalar => "scalar",
+            SimdLevel::Avx2 => "avx2",
+        }
+    }
+
+    /// Whether this processor has the instructions.
+    pub fn is_available(self) -> bool {
+        match self {
+            SimdLevel::Scalar => true,
+            #[cfg(target_arch = "x86_64")]
+            SimdLevel::Avx2 => {
+                is_x86_feature_detected!("avx2")
+                    && is_x86_feature_detected!("fma")
+                    && is_x86_feature_detected!("f16c")
+            }
+            #[cfg(not(target_arch = "x86_64"))]
+            SimdLevel::Avx2 => false,
+        }
+    }
+
+    /// The best level of this processor.
+    pub fn detect() -> SimdLevel {
+        SimdLevel::ALL.into_iter().find(|level| level.is_available()).unwrap_or(SimdLevel::Scalar)
+    }
+}
+
+impl fmt::Display for SimdLevel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl FromStr for SimdLevel {
+    type Err = ();
+
+    fn from_str(name: &str) -> Result<SimdLevel, ()> {
+        SimdLevel::ALL.into_iter().find(|level| level.name() == name).ok_or(())
+    }
+}
+
+/// Rows of a weight matrix, the quantised activations that they meet, and where the products go.
+pub(crate) struct DotTile<'a> {
+    /// A block format that [`blocks::is_dot_format`] knows.
+    pub(crate) format: Format,
+    /// All rows of the matrix, without gaps.
+    pub(crate) weights: &'a [u8],
+    /// Elements of a row.
+    pub(crate) cols: usize,
+    /// Activation rows of the same width.
+    pub(crate) activations: &'a QuantMatrix,
+    /// A row for each token, a column for each weight row.
+    pub(crate) out: Out<'a>,
+}
+
+/// Scratch of one worker for [`Kernels::dot_tile`].
+#[derive(Default)]
+pub(crate) struct Panel {
+    #[cfg(target_arch = "x86_64")]
+    avx2: avx2::PanelMemory,
+}
+
+type Binary = unsafe fn(dst: *mut f32, a: *const f32, b: *const f32, n: usize);
+type WithFactor = unsafe fn(dst: *mut f32, a: *const f32, factor: f32, n: usize);
+type Rotate = unsafe fn(dst: *mut f32, x: *const f32, cos: *const f32, sin: *const f32, pairs: usize);
+
+/// The kernels of one level. Each is described at its scalar form, in `float` or `scalar`.
+///
+/// Calling any of them demands, beside what its description says, that the processor has the level's instructions;
+/// [`Kernels::of`] gives the table out only then.
+pub(crate) struct Kernels {
+    pub(crate) level: SimdLevel,
+    pub(crate) add: Binary,
+    pub(crate) mul: Binary,
+    pub(crate) scale: WithFactor,
+    pub(crate) soft_cap: WithFactor,
+    pub(crate) activation: unsafe fn(dst: *mut f32, a: *const f32, kind: Activation, n: usize),
+    pub(crate) gated: unsafe fn(dst: *mut f32, a: *const f32, b: *const f32, kind: Activation, n: usize),
+    pub(crate) rms_norm: unsafe fn(dst: *mut f32, x: *const f32, weight: *const f32, n: usize, epsilon: f32),
+    pub(crate) softmax: WithFactor,
+    pub(crate) exp_scores: unsafe fn(scores: &mut [f32]) -> (f32, f32),
+    pub(crate) axpby: unsafe fn(dst: &mut [f32], dst_factor: f32, src: &[f32], src_factor: f32),
+    pub(crate) rope_split: Rotate,
+    pub(crate) rope_interleaved: Rotate,
+    pub(crate) quantize: unsafe fn(x: &[f32], q: &mut [i8], d: &mut [f32], sums: &mut [i16]),
+    pub(crate) dot1: unsafe fn(w: *const f32, x: [*const f32; 1], n: usize) -> [f32; 1],
+    pub(crate) dot4: unsafe fn(w: *const f32, x: [*const f32; 4], n: usize) -> [f32; 4],
+    pub(crate) scores: unsafe fn(scores: &mut [f32], query: &[f32], keys: &[f32], stride: usize),
+    pub(crate) weighted_sum: unsafe fn(out: &mut [f32], p: &[f32], values: &[f32]),
+    pub(crate) f16_to_f32: unsafe fn(dst: &mut [f32], src: &[u8]),
+    pub(crate) bf16_to_f32: unsafe fn(dst: &mut [f32], src: &[u8]),
+    pub(crate) f32_to_f16: unsafe fn(dst: &mut [u8], src: &[f32]),
+    pub(crate) f32_to_bf16: unsafe fn(dst: &mut [u8], src: &[f32]),
+    pub(crate) dot_tile:
+        unsafe fn(tile: &DotTile<'_>, rows: Range<usize>, tokens: Range<usize>, panel: &mut Panel),
+}
+
+impl Kernels {
+    /// The table of a level, if the processor has its instructions.
+    pub(crate) fn of(level: SimdLevel) -> Option<&'static Kernels> {
+        if !level.is_available() {
+            return None;
+        }
+        match level {
+            SimdLevel::Scalar => Some(&scalar::KERNELS),
+            #[cfg(target_arch = "x86_64")]
+            SimdLevel::Avx2 => Some(&avx2::KERNELS),
+            #[cfg(not(target_arch = "x86_64"))]
+            SimdLevel::Avx2 => None,
+        }
+    }
+}
+
+/// Compiles bodies of `float` with the attributes in brackets, under their own names.
+macro_rules! float_kernels {
+    ($attributes:tt $($name:ident($($arg:ident: $type:ty),*) $(-> $result:ty)?;)*) => {
+        $(crate::simd::float_kernels! { @one $attributes $name [$($arg: $type),*] [$(-> $result)?] ($($arg),*) })*
+    };
+    (@one [$($attribute:tt)*] $name:ident [$($args:tt)*] [$($result:tt)*] $pass:tt) => {
+        // The safety conditions are those of the body of the same name.
+        $($attribute)*
+        #[allow(unused_unsafe, reason = "some bodies are safe, some are not")]
+        pub(super) unsafe fn $name($($args)*) $($result)* {
+            // SAFETY: the caller's.
+            unsafe { crate::simd::float::$name $pass }
+        }
+    };
+}
+
+/// All float kernels that no level writes by hand; see [`float_kernels`].
+macro_rules! all_float_kernels {
+    ($attributes:tt) => {
+        crate::simd::float_kernels! {
+            $attributes
+            add(dst: *mut f32, a: *const f32, b: *const f32, n: usize);
+            mul(dst: *mut f32, a: *const f32, b: *const f32, n: usize);
+            scale(dst: *mut f32, a: *const f32, factor: f32, n: usize);
+            soft_cap(dst: *mut f32, a: *const f32, cap: f32, n: usize);
+            activation(dst: *mut f32, a: *const f32, kind: graph::ops::Activation, n: usize);
+            gated(dst: *mut f32, a: *const f32, b: *const f32, kind: graph::ops::Activation, n: usize);
+            rms_norm(dst: *mut f32, x: *const f32, weight: *const f32, n: usize, epsilon: f32);
+            softmax(dst: *mut f32, x: *const f32, factor: f32, n: usize);
+            exp_scores(scores: &mut [f32]) -> (f32, f32);
+            axpby(dst: &mut [f32], dst_factor: f32, src: &[f32], src_factor: f32);
+            rope_split(dst: *mut f32, x: *const f32, cos: *const f32, sin: *const f32, pairs: usize);
+            rope_interleaved(dst: *mut f32, x: *const f32, cos: *const f32, sin: *const f32, pairs: usize);
+            quantize(x: &[f32], q: &mut [i8], d: &mut [f32], sums: &mut [i16]);
+            bf16_to_f32(dst: &mut [f32], src: &[u8]);
+            f32_to_bf16(dst: &mut [u8], src: &[f32]);
+        }
+    };
+}
+
+pub(crate) use {all_float_kernels, float_kernels};
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,98 @@
+//! The reference table: portable code, and the definition of every sum's order.
+
+use super::blocks::for_each_block;
+use super::math::sum_lanes;
+use super::{DotTile, Kernels, Panel, SimdLevel};
+use crate::quantize::QuantRow;
+use quant::Format;
+use std::ops::Range;
+
+pub(crate) static KERNELS: Kernels = Kernels {
+    level: SimdLevel::Scalar,
+    add,
+    mul,
+    scale,
+    soft_cap,
+    activation,
+    gated,
+    rms_norm,
+    softmax,
+    exp_scores,
+    axpby,
+    rope_split,
+    rope_interleaved,
+    quantize,
+    dot1,
+    dot4,
+    scores,
+    weighted_sum,
+    f16_to_f32,
+    bf16_to_f32,
+    f32_to_f16,
+    f32_to_bf16,
+    dot_tile,
+};
+
+super::all_float_kernels! { [] }
+
+super::float_kernels! {
+    []
+    scores(scores: &mut [f32], query: &[f32], keys: &[f32], stride: usize);
+    weighted_sum(out: &mut [f32], p: &[f32], values: &[f32]);
+    f16_to_f32(dst: &mut [f32], src: &[u8]);
+    f32_to_f16(dst: &mut [u8], src: &[f32]);
+}
+
+/// # Safety
+/// See [`super::float::dot`].
+unsafe fn dot1(w: *const f32, x: [*const f32; 1], n: usize) -> [f32; 1] {
+    // SAFETY: the caller's.
+    unsafe { super::float::dot(w, x, n) }
+}
+
+/// # Safety
+/// See [`super::float::dot`].
+unsafe fn dot4(w: *const f32, x: [*const f32; 4], n: usize) -> [f32; 4] {
+    // SAFETY: the caller's.
+    unsafe { super::float::dot(w, x, n) }
+}
+
+/// The dot product of a row of quantised weights with a row of quantised activations.
+///
+/// Block `b` goes to partial sum `b % 8`: first the scaled products (an exact integer below 2^24, times the product of
+/// the two scales), then the minimum. The partial sums are added as a tree.
+pub(crate) fn dot_row(format: Format, weights: &[u8], x: QuantRow<'_>) -> f32 {
+    let mut parts = [0.0f32; 8];
+    for_each_block(format, weights, |b, block| {
+        let quants = &x.q[32 * b..][..32];
+        let (mut products, mut minimum) = (0i32, 0i32);
+        for half in 0..2 {
+            let mut sum = 0i32;
+            for i in 16 * half..16 * half + 16 {
+                sum += i32::from(block.q[i]) * i32::from(quants[i]);
+            }
+            products += block.s[half] * sum;
+            minimum += block.m[half] * i32::from(x.sums[2 * b + half]);
+        }
+        let part = &mut parts[b % 8];
+        *part = (block.d * x.d[b]).mul_add(products as f32, *part);
+        *part = (-(block.dm * x.d[b])).mul_add(minimum as f32, *part);
+    });
+    sum_lanes(parts)
+}
+
+/// Products of some rows with some tokens.
+///
+/// # Safety
+/// `tile.out` is valid for the results of these rows and tokens, and nobody else accesses them meanwhile.
+unsafe fn dot_tile(tile: &DotTile<'_>, rows: Range<usize>, tokens: Range<usize>, _: &mut Panel) {
+    let row_bytes = tile.format.row_bytes(tile.cols).unwrap_or(0);
+    for row in rows {
+        let weights = &tile.weights[row * row_bytes..][..row_bytes];
+        for token in tokens.clone() {
+            let y = dot_row(tile.format, weights, tile.activations.row(token));
+            // SAFETY: the caller's.
+            unsafe { *tile.out.row(token).wrapping_add(row) = y };
+        }
+    }
+}

@@ -1,0 +1,96 @@
+//! The registered weights: their bytes stay where they are, in the mapped file.
+
+use crate::exec::invariant;
+use crate::rows::decode_row;
+use crate::simd::Kernels;
+use bytes::Bytes;
+use graph::{BackendError, WeightData};
+use quant::Format;
+use std::collections::HashMap;
+
+/// A weight.
+pub(crate) struct Weight {
+    pub(crate) format: Format,
+    pub(crate) rows: usize,
+    pub(crate) cols: usize,
+    /// Aligned as the format's blocks need.
+    pub(crate) bytes: Bytes,
+    pub(crate) row_bytes: usize,
+    /// The elements of a vector of floats (a norm or a bias), decoded.
+    vector: Option<Vec<f32>>,
+}
+
+impl Weight {
+    /// The bytes of a row.
+    pub(crate) fn row(&self, row: usize) -> &[u8] {
+        &self.bytes[row * self.row_bytes..][..self.row_bytes]
+    }
+
+    /// The elements of a vector.
+    pub(crate) fn vector(&self) -> Result<&[f32], BackendError> {
+        self.vector.as_deref().ok_or_else(|| {
+            invariant("weight", "a vector of floats", format!("{} x {}", self.rows, self.cols))
+        })
+    }
+}
+
+/// All weights, by their names in the file.
+#[derive(Default)]
+pub(crate) struct Weights {
+    weights: HashMap<String, Weight>,
+}
+
+impl Weights {
+    pub(crate) fn get(&self, name: &str) -> Result<&Weight, BackendError> {
+        self.weights.get(name).ok_or_else(|| BackendError::MissingWeight { name: name.into() })
+    }
+
+    pub(crate) fn contains(&self, name: &str) -> bool {
+        self.weights.contains_key(name)
+    }
+
+    pub(crate) fn register(
+        &mut self,
+        kernels: &Kernels,
+        name: &str,
+        data: WeightData,
+    ) -> Result<(), BackendError> {
+        let WeightData { format, rows, cols, bytes } = data;
+        let what = || format!("weight '{name}'");
+        let row_bytes = format.row_bytes(cols).ok_or_else(|| {
+            invariant(&what(), format!("rows of whole blocks of {}", format.block_len()), cols)
+        })?;
+        let expected = rows.checked_mul(row_bytes);
+        if expected != Some(bytes.len()) {
+            return Err(BackendError::Length {
+                what: what(),
+                expected: expected.unwrap_or(usize::MAX),
+                found: bytes.len(),
+            });
+        }
+        let bytes = aligned(bytes);
+        let is_vector = rows == 1 || cols == 1;
+        let vector = if is_vector && matches!(format, Format::F32 | Format::F16 | Format::BF16) {
+            let mut vector = vec![0.0; rows * cols];
+            decode_row(kernels, format, &bytes, &mut vector)?;
+            Some(vector)
+        } else {
+            None
+        };
+        self.weights.insert(name.to_string(), Weight { format, rows, cols, bytes, row_bytes, vector });
+        Ok(())
+    }
+}
+
+/// The bytes at an address that is a multiple of 4, which every block's alignment divides. In a file they are (data
+/// is aligned to 32 bytes); bytes from elsewhere are copied if need be.
+fn aligned(bytes: Bytes) -> Bytes {
+    if bytes.as_ptr().addr().is_multiple_of(4) {
+        return bytes;
+    }
+    // An over-long copy always contains an aligned start.
+    let mut copy = vec![0; bytes.len() + 4];
+    let offset = copy.as_ptr().addr().next_multiple_of(4) - copy.as_ptr().addr();
+    copy[offset..offset + bytes.len()].copy_from_slice(&bytes);
+    Bytes::from(copy).slice(offset..offset + bytes.len())
+}

@@ -35,7 +35,7 @@ pub enum Device {
 impl Device {
     /// Every device that this build can use on this machine, with a line about it.
     pub fn available() -> Vec<(&'static str, String)> {
-        vec![("cpu", cpu::describe())]
+        vec![("cpu", format!("{} threads, {}", cpu::default_threads(), cpu::SimdLevel::detect()))]
     }
 }
 
@@ -136,9 +136,15 @@ impl Engine {
         let tokenizer = Tokenizer::from_metadata(file.metadata())
             .map_err(|source| Error::Tokenizer { path: path.to_path_buf(), source })?;
 
-        let activations = options.activations.unwrap_or_else(Activations::from_env);
+        let cpu_options = CpuOptions {
+            threads: options.threads,
+            activations: options.activations,
+            ..CpuOptions::default()
+        };
+        let cpu = CpuBackend::new(cpu_options)
+            .map_err(|error| Error::Device { name: "cpu".into(), message: error.to_string() })?;
         let context = options.context.unwrap_or(model.context_length().min(DEFAULT_CONTEXT));
-        let cache_type = options.cache.unwrap_or(match activations {
+        let cache_type = options.cache.unwrap_or(match cpu.activations() {
             Activations::F32 => DType::F32,
             Activations::Quantized => DType::F16,
         });
@@ -157,8 +163,6 @@ impl Engine {
         let pools = pages.iter().map(|&pages| PagePool::new(pages)).collect();
         let cache = CacheParams { key: cache_type, value: cache_type, page_len: PAGE_LEN, pages };
 
-        let cpu = CpuBackend::new(CpuOptions { threads: options.threads, activations, level: None })
-            .map_err(|error| Error::Device { name: "cpu".into(), message: error.to_string() })?;
         let mut scheduler = Scheduler::new(vec![Box::new(cpu)]);
         let parts: Vec<Bytes> = (0..file.parts().len())
             .map(|part| Bytes::from_owner(MappedPart { file: Arc::clone(&file), part }))

@@ -53,13 +53,13 @@ pub struct Operand {
     pub dtype: DType,
     /// Rows and columns, row-major without gaps.
     pub shape: Shape,
-    /// The node that computed the value. Within one forward a producer's value never changes, so a backend may keep
-    /// what it derived from it (quantised activations) under this key.
+    /// The node whose value it is; a view's own id, not its base's. Within one forward a node's value never changes,
+    /// so a backend may keep what it derived from it (quantised activations) under this key.
     pub producer: NodeId,
 }
 
 impl Operand {
-    /// Bytes of the value.
+    /// Bytes of the value. 0 for a value without rows or columns, whose buffer is a dummy of the smallest size.
     pub fn bytes(&self) -> usize {
         self.shape.bytes(self.dtype).unwrap_or(0)
     }
@@ -76,7 +76,8 @@ pub struct NodeCall<'a> {
     pub graph: &'a Graph,
     /// Its inputs, in order.
     pub inputs: &'a [Operand],
-    /// Where the result goes. It may share the buffer (and offset) of an input that dies here.
+    /// Where the result goes. It may share the buffer (and offset) of an input that dies here, where
+    /// [`Op::may_alias`] allows it for that input.
     pub output: Operand,
     /// The state of the node's layer, for operations that touch it.
     pub state: Option<StateId>,
@@ -102,11 +103,13 @@ pub trait Backend: Send {
     /// Takes a buffer of at least `bytes` bytes from the pool, recycled or new. The contents are unspecified.
     fn alloc_buffer(&mut self, bytes: usize) -> Result<BufferId, BackendError>;
 
-    /// Gives a buffer back to the pool. Giving it back twice is no error.
+    /// Gives a buffer back to the pool, fresh ones too. Giving it back twice is no error. It is for the pool to bound
+    /// what it keeps: buffers of ever new sizes come with every rebuild.
     fn free_buffer(&mut self, buffer: BufferId);
 
     /// Like [`alloc_buffer`](Backend::alloc_buffer), but never recycled: for staging between splits, whose writer
-    /// may run while recycled buffers are still to be read.
+    /// may run while recycled buffers are still to be read. The buffer can be recycled once it was freed, which the
+    /// scheduler does at a rebuild, when all work is done.
     fn alloc_fresh(&mut self, bytes: usize) -> Result<BufferId, BackendError>;
 
     /// Makes a weight available under its name in the file. Registering a name again replaces it.

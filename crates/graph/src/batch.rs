@@ -42,6 +42,8 @@ pub enum BatchError {
         index: usize,
         /// The value.
         found: i64,
+        /// The least value: 0, or -1 in page tables.
+        least: i64,
         /// The first value that is too large.
         limit: i64,
     },
@@ -52,6 +54,17 @@ pub enum BatchError {
         /// The sequence's index in the batch.
         sequence: usize,
     },
+    /// A token is to be stored in another cache row than the one where its sequence's page table will look for it.
+    CacheRow {
+        /// The cache group.
+        group: usize,
+        /// The token's row in the batch.
+        row: usize,
+        /// The row by the page table; `None` where the table has no page for the token's position.
+        expected: Option<i64>,
+        /// The row by the batch.
+        found: i32,
+    },
 }
 
 impl fmt::Display for BatchError {
@@ -60,8 +73,8 @@ impl fmt::Display for BatchError {
             BatchError::Length { what, expected, found } => {
                 write!(f, "batch: {what}: expected {expected} entries, found {found}")
             }
-            BatchError::Range { what, index, found, limit } => {
-                write!(f, "batch: {what}[{index}]: expected 0..{limit}, found {found}")
+            BatchError::Range { what, index, found, least, limit } => {
+                write!(f, "batch: {what}[{index}]: expected {least}..{limit}, found {found}")
             }
             BatchError::QueryRanges => {
                 f.write_str("batch: query ranges: expected to rise from 0 to the number of tokens")
@@ -70,6 +83,12 @@ impl fmt::Display for BatchError {
                 f,
                 "batch: sequence {sequence}: expected positions that rise one by one and end at the last key"
             ),
+            BatchError::CacheRow { group, row, expected: Some(expected), found } => {
+                write!(f, "batch: cache rows of group {group}[{row}]: expected {expected}, found {found}")
+            }
+            BatchError::CacheRow { group, row, expected: None, .. } => {
+                write!(f, "batch: row {row}: group {group} has no page for its position")
+            }
         }
     }
 }
@@ -90,14 +109,15 @@ impl Batch {
         }
     }
 
-    /// Checks every length, range and order against the parameters, so that no backend need trust the caller.
+    /// Checks every length, range and order against the parameters, and that each token is stored where its page
+    /// table says. Which earlier pages a query needs depends on its layer's window: backends refuse a missing one.
     pub fn validate(&self, params: &GraphParams, vocabulary: usize) -> Result<(), BatchError> {
         let groups = params.cache.pages.len();
         length("tokens", self.tokens.len(), params.tokens)?;
         length("positions", self.positions.len(), params.tokens)?;
         length("cache rows' groups", self.cache_rows.len(), groups)?;
         length("page tables' groups", self.page_tables.len(), groups)?;
-        length("query ranges", self.query_ranges.len(), params.sequences + 1)?;
+        length("query ranges", self.query_ranges.len(), params.sequences.saturating_add(1))?;
         length("KV lengths", self.kv_lens.len(), params.sequences)?;
         length("output rows", self.out_rows.len(), params.outputs)?;
         range("tokens", &self.tokens, 0, vocabulary)?;
@@ -105,7 +125,11 @@ impl Batch {
         for (group, &pages) in params.cache.pages.iter().enumerate() {
             length("cache rows", self.cache_rows[group].len(), params.tokens)?;
             range("cache rows", &self.cache_rows[group], 0, pages.saturating_mul(params.cache.page_len))?;
-            length("page table", self.page_tables[group].len(), params.sequences * params.max_pages)?;
+            length(
+                "page table",
+                self.page_tables[group].len(),
+                params.sequences.saturating_mul(params.max_pages),
+            )?;
             range("page table", &self.page_tables[group], -1, pages)?;
         }
         let rising = self.query_ranges.windows(2).all(|pair| pair[0] <= pair[1]);
@@ -118,10 +142,34 @@ impl Batch {
             let positions = &self.positions[rows];
             let rise = positions.windows(2).all(|pair| pair[0].checked_add(1) == Some(pair[1]));
             let first_ok = positions.first().is_none_or(|&first| first >= 0);
-            let last_ok = positions.last().is_none_or(|&last| last.checked_add(1) == Some(kv_len));
+            let last_ok = match positions.last() {
+                Some(&last) => last.checked_add(1) == Some(kv_len),
+                None => kv_len >= 0,
+            };
             let limit = params.max_pages.saturating_mul(params.cache.page_len) as i64;
             if !rise || !first_ok || !last_ok || i64::from(kv_len) > limit {
                 return Err(BatchError::Positions { sequence });
+            }
+        }
+        self.check_cache_rows(params)
+    }
+
+    /// `cache_rows[t] == page_table[s][p / page_len] * page_len + p % page_len` for each token `t`, at position `p` of
+    /// sequence `s`. The positions are known to be within the page table.
+    fn check_cache_rows(&self, params: &GraphParams) -> Result<(), BatchError> {
+        let page_len = params.cache.page_len;
+        for (group, (rows, table)) in self.cache_rows.iter().zip(&self.page_tables).enumerate() {
+            for (sequence, range) in self.query_ranges.windows(2).enumerate() {
+                for row in range[0] as usize..range[1] as usize {
+                    let position = self.positions[row] as usize;
+                    let page = i64::from(table[sequence * params.max_pages + position / page_len]);
+                    let expected =
+                        (page >= 0).then_some(page * page_len as i64 + (position % page_len) as i64);
+                    let found = rows[row];
+                    if expected != Some(i64::from(found)) {
+                        return Err(BatchError::CacheRow { group, row, expected, found });
+                    }
+                }
             }
         }
         Ok(())
@@ -137,7 +185,7 @@ fn range(what: &str, values: &[i32], least: i64, limit: usize) -> Result<(), Bat
     match values.iter().position(|&v| i64::from(v) < least || i64::from(v) >= limit) {
         None => Ok(()),
         Some(index) => {
-            Err(BatchError::Range { what: what.into(), index, found: i64::from(values[index]), limit })
+            Err(BatchError::Range { what: what.into(), index, found: i64::from(values[index]), least, limit })
         }
     }
 }

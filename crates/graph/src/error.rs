@@ -117,8 +117,28 @@ pub enum GraphError {
         /// Elements that were brought.
         found: usize,
     },
+    /// An accelerator takes part that the scheduler does not have.
+    UnknownBackend {
+        /// The name in the participation.
+        name: String,
+        /// The backends that there are.
+        backends: Vec<String>,
+    },
+    /// A run without a graph: none was prepared, or the last one could not be built.
+    NotPrepared,
     /// A read of an output before a forward finished.
     NotRun,
+    /// A read of an output that does not exist, or not in this size.
+    Output {
+        /// Index of the output.
+        index: usize,
+        /// What was checked.
+        what: &'static str,
+        /// The most that there are, or the number that it must be.
+        expected: usize,
+        /// What was asked for.
+        found: usize,
+    },
     /// A backend failed.
     Backend {
         /// The backend's name.
@@ -142,6 +162,13 @@ impl fmt::Display for GraphError {
             }
             GraphError::Input { what, expected, found } => {
                 write!(f, "input {what}: expected {expected} elements, found {found}")
+            }
+            GraphError::UnknownBackend { name, backends } => {
+                write!(f, "participation names '{name}', but the backends are: {}", backends.join(", "))
+            }
+            GraphError::NotPrepared => f.write_str("a forward pass was run before a graph was prepared"),
+            GraphError::Output { index, what, expected, found } => {
+                write!(f, "output {index}: {what}: expected {expected}, found {found}")
             }
             GraphError::NotRun => f.write_str("outputs were read before a forward pass finished"),
             GraphError::Backend { backend, node, source } => write!(f, "{backend}, node '{node}': {source}"),

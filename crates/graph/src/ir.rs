@@ -222,6 +222,10 @@ impl GraphBuilder {
             })?;
             types.push((node.shape, node.dtype));
         }
+        if let Some(weight) = op.weights().into_iter().find(|weight| weight.0 >= self.graph.weights.len()) {
+            let message = format!("weight {}: expected one of {}", weight.0, self.graph.weights.len());
+            return Err(GraphError::Build { node: label, message });
+        }
         let (shape, dtype) = op
             .infer(&self.graph, &types)
             .map_err(|message| GraphError::Build { node: label.clone(), message })?;
@@ -230,7 +234,10 @@ impl GraphBuilder {
 
     /// Adds a reshape: the same elements as another matrix.
     pub fn reshape(&mut self, label: &str, input: NodeId, shape: Shape) -> Result<NodeId, GraphError> {
-        let from = self.graph.node(input);
+        let from = self.graph.nodes.get(input.0).ok_or_else(|| GraphError::Build {
+            node: label.into(),
+            message: format!("input {}: expected one of {} nodes", input.0, self.graph.nodes.len()),
+        })?;
         if from.shape.elements() != shape.elements() {
             return Err(GraphError::Build {
                 node: label.into(),
@@ -253,6 +260,9 @@ impl GraphBuilder {
     }
 
     /// The shape of a node's result.
+    ///
+    /// # Panics
+    /// If the node is of another graph.
     pub fn shape(&self, id: NodeId) -> Shape {
         self.graph.node(id).shape
     }

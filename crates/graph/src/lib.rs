@@ -9,6 +9,49 @@
 //! the smallest.
 //!
 //! This crate does not know any device, any architecture, files or text.
+//!
+//! # Example
+//!
+//! One product and a residual, over a batch of two tokens:
+//!
+//! ```
+//! use graph::ops::{GetRows, MatMul};
+//! use graph::{CacheParams, DType, GraphBuilder, GraphParams, InputKind, Op, Participation, Shape, WeightInfo};
+//!
+//! let params = GraphParams {
+//!     tokens: 2,
+//!     outputs: 2,
+//!     sequences: 1,
+//!     max_pages: 1,
+//!     cache: CacheParams { key: DType::F16, value: DType::F16, page_len: 64, pages: vec![] },
+//!     participation: Participation::cpu_only(),
+//!     fuse_qkv: false,
+//!     fuse_ffn: false,
+//! };
+//! let weight = |name: &str, rows, cols| WeightInfo { name: name.into(), format: quant::Format::F32, rows, cols };
+//!
+//! let mut b = GraphBuilder::new(&params, vec![]);
+//! let table = b.weight(&weight("token_embd.weight", 100, 32));
+//! let projection = b.weight(&weight("blk.0.ffn_down.weight", 32, 32));
+//! let tokens = b.input(InputKind::Tokens);
+//! let x = b.op("token_embd", Op::GetRows(GetRows { table: Some(table) }), &[tokens])?;
+//! b.set_layer(Some(0));
+//! let y = b.op("ffn_down", Op::MatMul(MatMul { weight: projection, bias: None }), &[x])?;
+//! let x = b.op("residual", Op::Add, &[x, y])?;
+//! assert_eq!(b.shape(x), Shape::new(2, 32));
+//!
+//! // What does not fit is refused, with the node's name.
+//! let narrow = b.weight(&weight("narrow", 8, 16));
+//! let error = b.op("misfit", Op::MatMul(MatMul { weight: narrow, bias: None }), &[x]).unwrap_err();
+//! assert_eq!(error.to_string(), "graph node 'blk.0.misfit': columns of 'narrow': expected 32, found 16");
+//!
+//! let graph = b.finish(&[x]);
+//! assert_eq!(graph.node(graph.outputs()[0]).label, "blk.0.residual");
+//! # Ok::<(), graph::GraphError>(())
+//! ```
+//!
+//! A [`Scheduler`] with at least one [`Backend`] runs it: [`prepare`](Scheduler::prepare),
+//! [`run`](Scheduler::run), [`read_output`](Scheduler::read_output).
 
 mod backend;
 mod batch;
@@ -20,6 +63,8 @@ mod params;
 mod passes;
 mod scheduler;
 mod state;
+#[cfg(feature = "testing")]
+pub mod testing;
 
 pub use backend::{Backend, BufferId, NodeCall, OpQuery, Operand, StateId, WeightData};
 pub use batch::{Batch, BatchError};

@@ -1,10 +1,13 @@
 //! Runs built graphs on backends.
 
 mod build;
+mod gate;
+mod states;
 mod trace;
 
-use crate::{Backend, BackendError, Batch, Graph, GraphError, GraphParams, Operand, WeightData};
-use build::{Built, LayerState};
+use crate::{Backend, BackendError, Batch, Graph, GraphError, GraphParams, Operand};
+use build::Built;
+use states::LayerState;
 use std::ops::Range;
 
 /// Whether [`Scheduler::prepare`] had to build.
@@ -38,6 +41,10 @@ pub struct Scheduler {
     built: Option<Built>,
     /// The state of each layer.
     states: Vec<Option<LayerState>>,
+    /// Layers whose state the last build dropped.
+    dropped_states: Vec<usize>,
+    /// Why accelerators lack weights.
+    refused_weights: Vec<GraphError>,
     /// Whether the outputs are those of a finished forward.
     ran: bool,
     epoch: u64,
@@ -58,32 +65,13 @@ impl Scheduler {
             backends,
             built: None,
             states: Vec::new(),
+            dropped_states: Vec::new(),
+            refused_weights: Vec::new(),
             ran: false,
             epoch: 0,
             staging: Vec::new(),
             stats,
         }
-    }
-
-    /// Makes a weight available on every backend; its bytes are shared, not copied.
-    pub fn register_weight(&mut self, name: &str, data: WeightData) -> Result<(), GraphError> {
-        for backend in &mut self.backends {
-            let registered = backend.register_weight(name, data.clone());
-            registered.map_err(|source| failure(backend.as_ref(), name, source))?;
-        }
-        Ok(())
-    }
-
-    /// The gate: of the accelerators named, those on which every one of these weights is registered.
-    pub fn eligible<'a>(
-        &self,
-        wanted: &[String],
-        weights: impl Iterator<Item = &'a str> + Clone,
-    ) -> Vec<String> {
-        let all = |backend: &dyn Backend| weights.clone().all(|name| backend.has_weight(name));
-        let accelerators = &self.backends[..self.backends.len() - 1];
-        let eligible = accelerators.iter().filter(|b| wanted.iter().any(|name| name == b.name()));
-        eligible.filter(|b| all(b.as_ref())).map(|b| b.name().to_string()).collect()
     }
 
     /// Makes the graph of these parameters current: the last one if they are equal, or else what `build` gives.
@@ -102,20 +90,25 @@ impl Scheduler {
         Ok(Prepared::Rebuilt)
     }
 
-    /// Runs the current graph on a batch, to the end: when it returns, outputs can be read and all work is done.
+    /// Runs the current graph on a batch, to the end: when it returns, all work is done, and after a success outputs
+    /// can be read. After an error nothing can be read until the next success.
     ///
-    /// The batch must have been [validated](Batch::validate) for the graph's parameters.
+    /// The batch must have been [validated](Batch::validate) for the graph's parameters; here only lengths are
+    /// checked.
     pub fn run(&mut self, batch: &Batch) -> Result<(), GraphError> {
         self.ran = false;
         self.epoch += 1;
-        let Some(built) = &self.built else { return Err(GraphError::NotRun) };
+        let Some(built) = &self.built else { return Err(GraphError::NotPrepared) };
         let mut pending = vec![false; self.backends.len()];
         let done = execute(built, &mut self.backends, &mut pending, &mut self.staging, batch, self.epoch);
-        // Work that was begun is ended on every path, so that nothing writes into buffers later.
+        // Work that was begun is ended on every path, so that nothing writes into buffers later. After an error that
+        // is every backend's: which of them have what in flight is their affair.
         let mut ended = Ok(());
-        for (backend, _) in self.backends.iter_mut().zip(&pending).filter(|(_, pending)| **pending) {
-            let result = backend.synchronize();
-            ended = ended.and(result.map_err(|source| failure(backend.as_ref(), "synchronize", source)));
+        for (backend, pending) in self.backends.iter_mut().zip(pending) {
+            if pending || done.is_err() {
+                let result = backend.synchronize();
+                ended = ended.and(result.map_err(|source| failure(backend.as_ref(), "synchronize", source)));
+            }
         }
         done.and(ended)?;
         self.ran = true;
@@ -123,7 +116,7 @@ impl Scheduler {
         Ok(())
     }
 
-    /// Copies rows of an f32 output of the last forward to the host.
+    /// Copies rows of an output of the last forward to the host, `rows.len() * columns` elements.
     pub fn read_output(
         &mut self,
         index: usize,
@@ -131,19 +124,31 @@ impl Scheduler {
         dst: &mut [f32],
     ) -> Result<(), GraphError> {
         let Some(built) = self.built.as_ref().filter(|_| self.ran) else { return Err(GraphError::NotRun) };
+        let check = |what, expected, found, fits: bool| {
+            if fits { Ok(()) } else { Err(GraphError::Output { index, what, expected, found }) }
+        };
+        let outputs = built.outputs.len();
         let Some(&(backend, operand)) = built.outputs.get(index) else {
-            let what = format!("output {index}");
-            return Err(GraphError::Input { what, expected: built.outputs.len(), found: index });
+            return check("index below the number of outputs", outputs, index, false);
         };
         let Operand { shape, .. } = operand;
-        if rows.end > shape.rows || rows.start > rows.end || dst.len() != rows.len() * shape.cols {
-            let expected = rows.end.min(shape.rows).saturating_sub(rows.start) * shape.cols;
-            return Err(GraphError::Input { what: format!("output {index}"), expected, found: dst.len() });
+        check("end of the rows", shape.rows, rows.end, rows.end <= shape.rows)?;
+        check("start of the rows", rows.end, rows.start, rows.start <= rows.end)?;
+        let elements = rows.len() * shape.cols;
+        check("elements", elements, dst.len(), dst.len() == elements)?;
+        if dst.is_empty() {
+            return Ok(());
         }
-        let offset = operand.offset + rows.start * shape.cols * 4;
+        let offset = operand.offset + rows.start * shape.cols * size_of::<f32>();
         let backend = &mut self.backends[backend];
         let read = backend.read_host(operand.buffer, offset, bytemuck::cast_slice_mut(dst));
-        read.map_err(|source| failure(backend.as_ref(), "output", source))
+        read.map_err(|source| failure(backend.as_ref(), &format!("output {index}"), source))
+    }
+
+    /// The layers whose state could not be carried over in the last rebuild, since its columns or types changed: what
+    /// their sequences had stored is lost.
+    pub fn dropped_states(&self) -> &[usize] {
+        &self.dropped_states
     }
 
     /// The current graph, as it runs: fused.
@@ -187,12 +192,13 @@ fn execute(
     epoch: u64,
 ) -> Result<(), GraphError> {
     for input in &built.inputs {
-        let Some(values) = batch.input(input.kind) else {
-            return Err(GraphError::Input { what: input.kind.name(), expected: 1, found: 0 });
-        };
+        let values = batch.input(input.kind).unwrap_or_default();
         let expected = input.operand.shape.elements();
         if values.len() != expected {
             return Err(GraphError::Input { what: input.kind.name(), expected, found: values.len() });
+        }
+        if values.is_empty() {
+            continue;
         }
         let backend = &mut backends[input.backend];
         let written =
@@ -207,6 +213,9 @@ fn execute(
         previous = Some(split.backend);
         for copy in &split.copies {
             synchronize(backends, pending, copy.from_backend)?;
+            if copy.from.bytes() == 0 {
+                continue;
+            }
             staging.resize(copy.from.bytes(), 0);
             let label = &built.graph.node(copy.from.producer).label;
             let from = &mut backends[copy.from_backend];

@@ -7,10 +7,10 @@
 //!
 //! # Alignment
 //!
-//! The offset of a tensor in a GGUF file is a multiple of at least 8 (32 by default), but blocks follow each other without
-//! padding: a block of 18, 34, 110 or 210 bytes is only 2-aligned and one of 17 bytes only 1-aligned. The
-//! structures ask for no more than that: 2 for those with half-precision fields, 1 for [`BlockMXFP4`], and 4
-//! for [`BlockQ8_K`], whose 292 bytes are a multiple of 4. Wider loads in kernels have to be unaligned loads.
+//! The offset of a tensor in a GGUF file is a multiple of 8 at least (32 by default), but blocks follow each
+//! other without padding: one of 18, 34, 110 or 210 bytes is only 2-aligned, one of 17 bytes only 1-aligned. The
+//! structures ask for no more than that: 2 for those with half-precision fields, 1 for [`BlockMXFP4`], and 4 for
+//! [`BlockQ8_K`], whose 292 bytes are a multiple of 4. Wider loads in kernels have to be unaligned loads.
 //!
 //! # Source
 //!
@@ -263,6 +263,9 @@ block! {
 /// [`Error::PartialBytes`] if they are not a whole number of blocks, [`Error::Misaligned`] if they do not start
 /// at a multiple of the structure's alignment (see the [module](self) documentation for why mapped tensors do).
 pub fn cast_blocks<B: Block>(bytes: &[u8]) -> Result<&[B], Error> {
+    if bytes.is_empty() {
+        return Ok(&[]);
+    }
     bytemuck::try_cast_slice(bytes).map_err(|error| match error {
         PodCastError::TargetAlignmentGreaterAndInputNotAligned => Error::Misaligned {
             format: B::FORMAT,

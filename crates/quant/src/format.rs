@@ -111,7 +111,7 @@ impl Format {
     /// Bytes of a row of `elements` elements; `None` if the row is not a whole number of blocks or the size
     /// does not fit in a `usize`.
     pub const fn row_bytes(self, elements: usize) -> Option<usize> {
-        if elements % self.block_len() != 0 {
+        if !elements.is_multiple_of(self.block_len()) {
             return None;
         }
         (elements / self.block_len()).checked_mul(self.block_bytes())

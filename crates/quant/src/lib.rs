@@ -27,6 +27,7 @@
 
 pub mod blocks;
 mod decode;
+mod encode;
 mod error;
 mod format;
 mod layout;
@@ -42,6 +43,11 @@ pub use decode::{
     decode, decode_block_iq4_nl, decode_block_iq4_xs, decode_block_mxfp4, decode_block_q2_k,
     decode_block_q3_k, decode_block_q4_0, decode_block_q4_1, decode_block_q4_k, decode_block_q5_0,
     decode_block_q5_1, decode_block_q5_k, decode_block_q6_k, decode_block_q8_0, decode_block_q8_k,
+};
+pub use encode::{
+    encode, encode_block_iq4_nl, encode_block_iq4_xs, encode_block_mxfp4, encode_block_q2_k,
+    encode_block_q3_k, encode_block_q4_0, encode_block_q4_1, encode_block_q4_k, encode_block_q5_0,
+    encode_block_q5_1, encode_block_q5_k, encode_block_q6_k, encode_block_q8_0, encode_block_q8_k,
 };
 pub use error::Error;
 pub use format::Format;

@@ -1,6 +1,7 @@
 //! Softmax attention over a paged cache.
 
-use super::{arity, cache::part_cols, equal, typed};
+use super::cache::{check_group, part_cols};
+use super::{arity, equal, typed};
 use crate::{DType, Graph, GroupId, Shape, StatePart};
 
 /// Causal attention with grouped KV heads; does its own softmax.
@@ -39,11 +40,14 @@ impl Attention {
     pub(super) fn infer(&self, graph: &Graph, inputs: &[(Shape, DType)]) -> Result<(Shape, DType), String> {
         let [q, _store, positions, ranges, lens, pages] = arity(inputs)?;
         let q = typed("queries", q, DType::F32)?;
-        for (what, input) in
-            [("positions", positions), ("query ranges", ranges), ("KV lengths", lens), ("page table", pages)]
-        {
-            typed(what, input, DType::I32)?;
-        }
+        let positions = typed("positions", positions, DType::I32)?;
+        let ranges = typed("query ranges", ranges, DType::I32)?;
+        let lens = typed("KV lengths", lens, DType::I32)?;
+        let pages = typed("page table", pages, DType::I32)?;
+        equal("positions", positions.rows, q.rows)?;
+        equal("query ranges", ranges.rows, lens.rows.saturating_add(1))?;
+        equal("rows of the page table", pages.rows, lens.rows)?;
+        check_group(graph, self.layer, self.group)?;
         if self.kv_heads == 0 || !self.heads.is_multiple_of(self.kv_heads) {
             return Err(format!(
                 "heads: expected a multiple of {} KV heads, found {}",
@@ -53,17 +57,17 @@ impl Attention {
         if self.window == Some(0) {
             return Err("window: expected at least 1 key, found 0".into());
         }
-        equal("columns of the queries", q.cols, self.heads * self.head_dim)?;
+        equal("columns of the queries", q.cols, self.heads.saturating_mul(self.head_dim))?;
         equal(
             "columns of the cached keys",
             part_cols(graph, self.layer, StatePart::Key)?,
-            self.kv_heads * self.head_dim,
+            self.kv_heads.saturating_mul(self.head_dim),
         )?;
         equal(
             "columns of the cached values",
             part_cols(graph, self.layer, StatePart::Value)?,
-            self.kv_heads * self.value_dim,
+            self.kv_heads.saturating_mul(self.value_dim),
         )?;
-        Ok((Shape::new(q.rows, self.heads * self.value_dim), DType::F32))
+        Ok((Shape::new(q.rows, self.heads.saturating_mul(self.value_dim)), DType::F32))
     }
 }

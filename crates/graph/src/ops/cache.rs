@@ -31,6 +31,14 @@ pub(super) fn part_cols(graph: &Graph, layer: usize, part: StatePart) -> Result<
     Ok(cols)
 }
 
+/// Checks that a layer's state is a KV cache of a group.
+pub(super) fn check_group(graph: &Graph, layer: usize, expected: GroupId) -> Result<(), String> {
+    match graph.state(layer) {
+        Some(StateSpec::Kv { group, .. }) if *group == expected => Ok(()),
+        found => Err(format!("layer {layer}: expected a KV cache of group {}, found {found:?}", expected.0)),
+    }
+}
+
 impl KvStore {
     pub(super) fn infer(&self, graph: &Graph, inputs: &[(Shape, DType)]) -> Result<(Shape, DType), String> {
         let [keys, values, rows] = arity(inputs)?;
@@ -46,13 +54,7 @@ impl KvStore {
 
     /// Checks that the layer's state is a KV cache of the group.
     pub(super) fn check(&self, graph: &Graph) -> Result<(), String> {
-        match graph.state(self.layer) {
-            Some(StateSpec::Kv { group, .. }) if *group == self.group => Ok(()),
-            found => Err(format!(
-                "layer {}: expected a KV cache of group {}, found {found:?}",
-                self.layer, self.group.0
-            )),
-        }
+        check_group(graph, self.layer, self.group)
     }
 }
 

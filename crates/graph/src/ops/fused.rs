@@ -96,7 +96,7 @@ impl QkvBiasRopeStore {
         self.store.check(graph)?;
         let keys = part_cols(graph, self.store.layer, StatePart::Key)?;
         let values = part_cols(graph, self.store.layer, StatePart::Value)?;
-        equal("columns of input 0", qkv.cols, self.query_cols + keys + values)?;
+        equal("columns of input 0", qkv.cols, self.query_cols.saturating_add(keys).saturating_add(values))?;
         if let Some(biases) = self.biases {
             for (bias, out) in biases.into_iter().zip([self.query_cols, keys, values]) {
                 let bias = graph.weight(bias);

@@ -28,7 +28,7 @@ impl InputKind {
             InputKind::Tokens | InputKind::Positions | InputKind::CacheRows(_) => {
                 Shape::new(params.tokens, 1)
             }
-            InputKind::QueryRanges => Shape::new(params.sequences + 1, 1),
+            InputKind::QueryRanges => Shape::new(params.sequences.saturating_add(1), 1),
             InputKind::KvLens => Shape::new(params.sequences, 1),
             InputKind::PageTable(_) => Shape::new(params.sequences, params.max_pages),
             InputKind::OutRows => Shape::new(params.outputs, 1),

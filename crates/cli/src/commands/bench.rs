@@ -1,0 +1,206 @@
+//! `smelt bench`: measures the speed of prompts and of generation.
+
+use crate::args::{BenchArgs, BenchOutput};
+use crate::error::{Error, Result};
+use crate::output::{Output, print, print_json};
+use crate::{interrupt, load};
+use engine::{Engine, Sequence, Step, Wanted};
+use serde::Serialize;
+use std::ops::ControlFlow;
+use std::time::Instant;
+
+/// What is measured in one line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Work {
+    /// A prompt of so many tokens.
+    Prompt(usize),
+    /// So many tokens, one after another.
+    Generate(usize),
+}
+
+/// One line.
+#[derive(Debug, Serialize)]
+struct Row {
+    model: String,
+    architecture: &'static str,
+    device: String,
+    threads: Option<usize>,
+    test: String,
+    /// Tokens per second: the median of the repetitions, and the extremes.
+    median: f64,
+    min: f64,
+    max: f64,
+    reps: usize,
+}
+
+/// Runs the command.
+pub fn run(args: &BenchArgs, output: &Output) -> Result<()> {
+    let prompts = args.prompt.iter().filter(|&&n| n > 0).map(|&n| Work::Prompt(n));
+    let works: Vec<Work> =
+        prompts.chain(args.generate.iter().filter(|&&n| n > 0).map(|&n| Work::Generate(n))).collect();
+    if works.is_empty() {
+        return Err(Error::Usage("nothing to measure: -p and -n are both 0".into()));
+    }
+    let mut load = args.load.clone();
+    if load.ctx.is_none() {
+        load.ctx = Some(context(&works, &args.depth)?);
+    }
+    let mut engine = load::engine(&args.model.model, &load, output)?;
+    interrupt::install();
+    let total = works.len() * args.depth.len() * (args.reps as usize + 1);
+    let bar = output.steps("bench", total as u64);
+    let mut rows = Vec::new();
+    for &depth in &args.depth {
+        for &work in &works {
+            let mut rates = measure(&mut engine, work, depth, args.reps, &mut || bar.inc(1))?;
+            rates.sort_by(f64::total_cmp);
+            rows.push(Row {
+                model: args.model.model.clone(),
+                architecture: engine.model().architecture(),
+                device: engine.device().to_owned(),
+                threads: args.load.threads,
+                test: work.name(depth),
+                median: median(&rates),
+                min: rates[0],
+                max: rates[rates.len() - 1],
+                reps: rates.len(),
+            });
+        }
+    }
+    bar.finish_and_clear();
+    match args.output {
+        BenchOutput::Md => print(&markdown(&rows)),
+        BenchOutput::Json => print_json(&rows),
+    }
+}
+
+/// The context that every line fits in.
+fn context(works: &[Work], depths: &[usize]) -> Result<usize> {
+    let longest = works.iter().map(|work| work.tokens()).max().unwrap_or(0);
+    let deepest = depths.iter().copied().max().unwrap_or(0);
+    longest.checked_add(deepest).ok_or_else(|| Error::Usage(format!("-d {deepest} is too deep")))
+}
+
+/// Tokens per second of each repetition, after one that is not counted.
+fn measure(
+    engine: &mut Engine,
+    work: Work,
+    depth: usize,
+    reps: u32,
+    done: &mut dyn FnMut(),
+) -> Result<Vec<f64>> {
+    let mut sequence = engine.sequence();
+    feed(engine, &mut sequence, depth)?;
+    let mut rates = Vec::new();
+    for rep in 0..=reps {
+        // A window may have dropped what lies before: then it has to be fed again.
+        let kept = engine.truncate(&mut sequence, depth);
+        feed(engine, &mut sequence, depth - kept)?;
+        let start = Instant::now();
+        match work {
+            Work::Prompt(tokens) => feed(engine, &mut sequence, tokens)?,
+            Work::Generate(tokens) => {
+                for _ in 0..tokens {
+                    let tokens = [next_token(engine, sequence.len())];
+                    engine.forward(&mut [Step {
+                        sequence: &mut sequence,
+                        tokens: &tokens,
+                        wanted: Wanted::Last,
+                    }])?;
+                    check_interrupt()?;
+                }
+            }
+        }
+        let seconds = start.elapsed().as_secs_f64();
+        if rep > 0 {
+            rates.push(work.tokens() as f64 / seconds);
+        }
+        done();
+    }
+    engine.release(sequence);
+    Ok(rates)
+}
+
+/// Feeds a prompt of `count` tokens.
+fn feed(engine: &mut Engine, sequence: &mut Sequence, count: usize) -> Result<()> {
+    if count == 0 {
+        return Ok(());
+    }
+    let start = sequence.len();
+    let tokens: Vec<u32> = (start..start + count).map(|position| next_token(engine, position)).collect();
+    let run = engine.prefill(sequence, &tokens, Wanted::Last, &mut |_, _| {
+        Ok(if interrupt::requested() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
+    })?;
+    if run.is_break() { Err(Error::Interrupted) } else { Ok(()) }
+}
+
+/// Some token: scattered over the vocabulary, as those of real text are, and the same in every run.
+fn next_token(engine: &Engine, position: usize) -> u32 {
+    // Knuth's multiplicative hash.
+    let scattered = (position as u32).wrapping_mul(2_654_435_761);
+    (u64::from(scattered) * engine.model().vocabulary() as u64 >> 32) as u32
+}
+
+fn check_interrupt() -> Result<()> {
+    if interrupt::requested() { Err(Error::Interrupted) } else { Ok(()) }
+}
+
+impl Work {
+    fn tokens(self) -> usize {
+        match self {
+            Work::Prompt(tokens) | Work::Generate(tokens) => tokens,
+        }
+    }
+
+    fn name(self, depth: usize) -> String {
+        let name = match self {
+            Work::Prompt(tokens) => format!("pp{tokens}"),
+            Work::Generate(tokens) => format!("tg{tokens}"),
+        };
+        if depth == 0 { name } else { format!("{name} @ d{depth}") }
+    }
+}
+
+/// Of sorted numbers, at least one.
+fn median(sorted: &[f64]) -> f64 {
+    let middle = sorted.len() / 2;
+    if sorted.len() % 2 == 1 { sorted[middle] } else { (sorted[middle - 1] + sorted[middle]) / 2.0 }
+}
+
+fn markdown(rows: &[Row]) -> String {
+    let mut out = String::from("| model | device | threads | test | tokens/s | min | max |\n");
+    out.push_str("|---|---|---:|---|---:|---:|---:|\n");
+    for row in rows {
+        let threads = row.threads.map_or_else(|| "auto".into(), |threads| threads.to_string());
+        out.push_str(&format!(
+            "| {} | {} | {threads} | {} | {:.2} | {:.2} | {:.2} |\n",
+            row.model, row.device, row.test, row.median, row.min, row.max
+        ));
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn medians() {
+        assert_eq!(median(&[3.0]), 3.0);
+        assert_eq!(median(&[1.0, 2.0, 9.0]), 2.0);
+        assert_eq!(median(&[1.0, 2.0, 4.0, 9.0]), 3.0);
+    }
+
+    #[test]
+    fn lines_are_named_as_in_the_field() {
+        assert_eq!(Work::Prompt(512).name(0), "pp512");
+        assert_eq!(Work::Generate(128).name(4096), "tg128 @ d4096");
+    }
+
+    #[test]
+    fn every_line_fits_in_the_context() {
+        let works = [Work::Prompt(512), Work::Generate(128)];
+        assert_eq!(context(&works, &[0, 4096]).unwrap(), 4608);
+        assert!(context(&works, &[usize::MAX]).is_err());
+    }
+}

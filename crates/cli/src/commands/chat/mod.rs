@@ -1,0 +1,86 @@
+//! `smelt chat`: a conversation that keeps its KV cache.
+
+mod command;
+mod lines;
+mod session;
+
+use crate::args::ChatArgs;
+use crate::error::{Error, Result};
+use crate::output::{Output, print};
+use crate::{interrupt, load};
+use command::Command;
+use engine::Engine;
+use lines::{Line, Lines};
+use session::Session;
+use std::fs;
+use std::path::Path;
+
+/// Runs the command.
+pub fn run(args: &ChatArgs, output: &Output) -> Result<()> {
+    let options = args.sampling.options()?;
+    let mut engine = load::engine(&args.model, &args.load, output)?;
+    let mut session = Session::new(&engine, args, options)?;
+    let mut lines = Lines::new(output);
+    interrupt::install();
+    loop {
+        let line = match lines.next()? {
+            Line::Text(line) => line,
+            Line::Interrupted => continue,
+            Line::End => return Ok(()),
+        };
+        if line.trim().is_empty() {
+            continue;
+        }
+        let command = match Command::parse(&line) {
+            Ok(command) => command,
+            Err(message) => {
+                output.error(&message);
+                continue;
+            }
+        };
+        if command == Command::Exit {
+            return Ok(());
+        }
+        // What goes wrong in a turn does not end the conversation, unless nobody is listening any more or would see
+        // it: a script wants to know.
+        match turn(command, &mut session, &mut engine, output) {
+            Ok(()) => {}
+            Err(error @ Error::Stdout(_)) => return Err(error),
+            Err(error) if lines.interactive() => output.error(&error.to_string()),
+            Err(error) => return Err(error),
+        }
+        if interrupt::take() && !lines.interactive() {
+            return Err(Error::Interrupted);
+        }
+    }
+}
+
+fn turn(command: Command, session: &mut Session, engine: &mut Engine, output: &Output) -> Result<()> {
+    match command {
+        Command::Say(text) => session.say(engine, &text, output),
+        Command::Regenerate => session.regenerate(engine, output),
+        Command::Undo => {
+            session.undo();
+            Ok(())
+        }
+        Command::Clear => {
+            session.clear();
+            Ok(())
+        }
+        Command::System(text) => {
+            session.set_system(&text);
+            Ok(())
+        }
+        Command::Save(path) => {
+            let text = session.to_json() + "\n";
+            fs::write(&path, text).map_err(Error::file(Path::new(&path)))
+        }
+        Command::Load(path) => {
+            let path = Path::new(&path);
+            session.load(path, &crate::input::file(path)?)
+        }
+        Command::Stats => print(&session.stats(engine)),
+        Command::Help => print(command::HELP),
+        Command::Exit => Ok(()),
+    }
+}

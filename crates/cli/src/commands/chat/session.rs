@@ -1,0 +1,201 @@
+//! The conversation itself: its messages, and the tokens of it that are in the KV cache.
+
+use crate::args::ChatArgs;
+use crate::commands::run::{milliseconds, per_second};
+use crate::error::{Error, Result};
+use crate::interrupt;
+use crate::output::{Output, print};
+use crate::prompt::{self, ChatFormat, message};
+use chat::Conversation;
+use engine::{Engine, Event, GenerateOptions, Generation, Sequence};
+use serde_json::Value;
+use std::path::Path;
+use std::time::Duration;
+
+/// A conversation.
+pub struct Session {
+    format: ChatFormat,
+    options: GenerateOptions,
+    sequence: Sequence,
+    system: Option<String>,
+    /// Questions and answers, without the system message.
+    messages: Vec<Value>,
+    last: Option<Stats>,
+}
+
+/// Tokens and times of an answer.
+struct Stats {
+    /// Prompt tokens that were in the cache already.
+    cached: usize,
+    /// Prompt tokens that had to be fed.
+    prefilled: usize,
+    prompt_time: Duration,
+    generated: usize,
+    generation_time: Duration,
+}
+
+impl Session {
+    /// An empty conversation.
+    pub fn new(engine: &Engine, args: &ChatArgs, options: GenerateOptions) -> Result<Session> {
+        let path = engine.file().path();
+        let model = prompt::Model { path, metadata: engine.file().metadata(), tokenizer: engine.tokenizer() };
+        let Some(format) = ChatFormat::new(&model, args.template.as_deref(), false)? else {
+            let message =
+                "the model has no chat template: give one with --template, or use `smelt run --raw`";
+            return Err(Error::Content { path: path.to_path_buf(), message: message.into() });
+        };
+        Ok(Session {
+            format,
+            options,
+            sequence: engine.sequence(),
+            system: args.system.clone(),
+            messages: Vec::new(),
+            last: None,
+        })
+    }
+
+    /// Puts a question and streams the answer. Nothing of it stays in the conversation if that fails.
+    pub fn say(&mut self, engine: &mut Engine, text: &str, output: &Output) -> Result<()> {
+        self.messages.push(message("user", text));
+        match self.answer(engine, output) {
+            Ok(Some(answer)) => {
+                self.messages.push(message("assistant", &answer));
+                Ok(())
+            }
+            // Interrupted before the answer began: the question was not meant.
+            Ok(None) => {
+                self.messages.pop();
+                Ok(())
+            }
+            Err(error) => {
+                self.messages.pop();
+                Err(error)
+            }
+        }
+    }
+
+    /// Answers the last question again.
+    pub fn regenerate(&mut self, engine: &mut Engine, output: &Output) -> Result<()> {
+        let Some(last) = self.last_question() else {
+            output.info("nothing to answer again");
+            return Ok(());
+        };
+        let answered = self.messages.split_off(last + 1);
+        match self.answer(engine, output) {
+            Ok(Some(answer)) => {
+                self.messages.push(message("assistant", &answer));
+                Ok(())
+            }
+            Ok(None) => {
+                self.messages.extend(answered);
+                Ok(())
+            }
+            Err(error) => {
+                self.messages.extend(answered);
+                Err(error)
+            }
+        }
+    }
+
+    /// Forgets the last question and what followed it.
+    pub fn undo(&mut self) {
+        if let Some(last) = self.last_question() {
+            self.messages.truncate(last);
+        }
+    }
+
+    /// Forgets everything but the system message.
+    pub fn clear(&mut self) {
+        self.messages.clear();
+    }
+
+    /// Sets the system message; an empty one removes it.
+    pub fn set_system(&mut self, text: &str) {
+        self.system = (!text.is_empty()).then(|| text.to_owned());
+    }
+
+    /// All messages, as [`Session::load`] and `smelt template` read them.
+    pub fn to_json(&self) -> String {
+        format!("{:#}", Value::Array(self.all_messages()))
+    }
+
+    /// Goes on from messages; `path` is named in errors.
+    pub fn load(&mut self, path: &Path, text: &str) -> Result<()> {
+        let wrong = |message: String| Error::Content { path: path.to_path_buf(), message };
+        let mut messages: Vec<Value> =
+            serde_json::from_str(text).map_err(|error| wrong(error.to_string()))?;
+        if let Some(index) = messages.iter().position(|message| role(message).is_none()) {
+            return Err(wrong(format!("expected an object with a 'role' in message {index}")));
+        }
+        let system = messages.first().filter(|first| role(first) == Some("system"));
+        let system = system.and_then(|first| first["content"].as_str()).map(str::to_owned);
+        if system.is_some() {
+            messages.remove(0);
+        }
+        self.system = system;
+        self.messages = messages;
+        Ok(())
+    }
+
+    /// What `/stats` prints.
+    pub fn stats(&self, engine: &Engine) -> String {
+        let context = format!("context: {} of {} tokens\n", self.sequence.len(), engine.context());
+        let Some(last) = &self.last else { return context };
+        let line = |what: &str, tokens: usize, time: Duration, rate: usize| {
+            let ms = milliseconds(time);
+            format!("{what}: {tokens} tokens in {ms:.1} ms, {:.1} per second\n", per_second(rate, ms))
+        };
+        format!(
+            "cached: {} tokens\n{}{}{context}",
+            last.cached,
+            line("prefilled", last.prefilled, last.prompt_time, last.prefilled),
+            // The first token's time is the prompt's.
+            line("generated", last.generated, last.generation_time, last.generated.saturating_sub(1)),
+        )
+    }
+
+    /// Streams the answer to the messages so far; `None` if it was interrupted before its first token.
+    fn answer(&mut self, engine: &mut Engine, output: &Output) -> Result<Option<String>> {
+        let rendered = self.format.render(&Conversation { messages: self.all_messages(), tools: None })?;
+        let ids = self.format.encode(&rendered);
+        // At least one token must be fed: the answer is predicted from it.
+        let common = self.sequence.tokens().iter().zip(&ids).take_while(|(a, b)| a == b).count();
+        let cached = engine.truncate(&mut self.sequence, common.min(ids.len().saturating_sub(1)));
+        let mut generation = Generation::new(engine, &self.sequence, &ids[cached..], self.options.clone())?;
+        let bar = output.steps("prompt", (ids.len() - cached) as u64);
+        let mut answer = String::new();
+        while let Some(event) = generation.next(engine, &mut self.sequence)? {
+            match event {
+                Event::Prefill { done, .. } => bar.set_position(done as u64),
+                Event::Token { text, .. } | Event::End { text, .. } => {
+                    bar.finish_and_clear();
+                    answer.push_str(&text);
+                    print(&text)?;
+                }
+            }
+            if interrupt::requested() {
+                generation.cancel();
+            }
+        }
+        bar.finish_and_clear();
+        print("\n")?;
+        let (prompt_time, generation_time) = generation.times();
+        let generated = generation.generated();
+        self.last =
+            Some(Stats { cached, prefilled: ids.len() - cached, prompt_time, generated, generation_time });
+        Ok((generated > 0).then_some(answer))
+    }
+
+    fn all_messages(&self) -> Vec<Value> {
+        let system = self.system.iter().map(|system| message("system", system));
+        system.chain(self.messages.iter().cloned()).collect()
+    }
+
+    fn last_question(&self) -> Option<usize> {
+        self.messages.iter().rposition(|message| role(message) == Some("user"))
+    }
+}
+
+fn role(message: &Value) -> Option<&str> {
+    message.get("role")?.as_str()
+}

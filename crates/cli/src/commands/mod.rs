@@ -1,0 +1,11 @@
+//! One file per command.
+
+pub mod bench;
+pub mod chat;
+pub mod devices;
+pub mod inspect;
+pub mod perplexity;
+pub mod pull;
+pub mod run;
+pub mod template;
+pub mod tokenize;

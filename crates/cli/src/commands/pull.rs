@@ -1,0 +1,33 @@
+//! `smelt pull`: fetches a model, or lists those that can be had by name.
+
+use crate::args::PullArgs;
+use crate::error::{Error, Result};
+use crate::output::{Download, Output, print};
+use hub::{ALIASES, Options};
+use indicatif::DecimalBytes;
+
+/// Runs the command; prints where the file is.
+pub fn run(args: &PullArgs, output: &Output) -> Result<()> {
+    let mut options = Options::from_env();
+    options.offline |= output.offline;
+    options.verify = args.verify;
+    let Some(model) = &args.model else { return list(&options) };
+    let path = hub::resolve(model, &options, &mut Download::new(output))?;
+    print(&format!("{}\n", path.display()))
+}
+
+/// The aliases, then what else is in the cache.
+fn list(options: &Options) -> Result<()> {
+    let cached = hub::list_cached(options).map_err(Error::Hub)?;
+    let mut text = String::new();
+    for alias in ALIASES {
+        let here = if cached.iter().any(|model| model.spec == alias.name) { "here" } else { "" };
+        let size = DecimalBytes(alias.size).to_string();
+        text.push_str(&format!("{:<20} {size:>10}  {here:<4}  {}\n", alias.name, alias.description));
+    }
+    for model in cached.iter().filter(|model| hub::Alias::find(&model.spec).is_none()) {
+        let size = DecimalBytes(model.size).to_string();
+        text.push_str(&format!("{:<20} {size:>10}  here  {}\n", model.spec, model.path.display()));
+    }
+    print(&text)
+}

@@ -1,0 +1,85 @@
+//! `smelt template`: renders a chat template, to see exactly what a model is given.
+
+use crate::args::TemplateArgs;
+use crate::error::{Error, Result};
+use crate::output::{Output, print, print_json};
+use crate::prompt::{self, ChatFormat};
+use crate::{input, load};
+use chat::{Conversation, RenderOptions, Rendered};
+use serde_json::Value;
+use std::path::Path;
+
+/// Runs the command.
+pub fn run(args: &TemplateArgs, output: &Output) -> Result<()> {
+    if args.model == "-" {
+        return print(&without_model(args)?.text);
+    }
+    let conversation = conversation(args)?;
+    let path = load::resolve(&args.model, output)?;
+    let (file, tokenizer) = load::vocabulary(&path)?;
+    let model = prompt::Model { path: &path, metadata: file.metadata(), tokenizer: &tokenizer };
+    let Some(format) = ChatFormat::new(&model, args.template.as_deref(), conversation.tools.is_some())?
+    else {
+        let message = "the model has no chat template ('tokenizer.chat_template'); give one with --template";
+        return Err(Error::Content { path, message: message.into() });
+    };
+    let rendered = format.render_with(&conversation, &with_flags(format.options(), args))?;
+    if args.ids { print_json(&format.encode(&rendered)) } else { print(&rendered.text) }
+}
+
+/// With a template alone there are no ids, and the begin and end tokens are what the flags say.
+fn without_model(args: &TemplateArgs) -> Result<Rendered> {
+    let Some(path) = &args.template else {
+        return Err(Error::Usage("MODEL '-' needs --template FILE".into()));
+    };
+    if args.ids {
+        return Err(Error::Usage("--ids needs a MODEL: a template alone has no vocabulary".into()));
+    }
+    let template = prompt::template(&input::file(path)?, path)?;
+    let options = RenderOptions { add_generation_prompt: true, ..RenderOptions::default() };
+    prompt::render(&template, path, &conversation(args)?, &with_flags(options, args))
+}
+
+fn with_flags(mut options: RenderOptions, args: &TemplateArgs) -> RenderOptions {
+    options.add_generation_prompt = !args.no_generation_prompt;
+    if args.bos.is_some() {
+        options.bos_token.clone_from(&args.bos);
+    }
+    if args.eos.is_some() {
+        options.eos_token.clone_from(&args.eos);
+    }
+    options
+}
+
+fn conversation(args: &TemplateArgs) -> Result<Conversation> {
+    let messages = match json(&args.messages)? {
+        Value::Array(messages) => messages,
+        found => return Err(expected_array(&args.messages, "messages", &found)),
+    };
+    let tools = match &args.tools {
+        None => None,
+        Some(path) => match json(path)? {
+            tools @ Value::Array(_) => Some(tools),
+            found => return Err(expected_array(path, "tools", &found)),
+        },
+    };
+    Ok(Conversation { messages, tools })
+}
+
+fn json(path: &Path) -> Result<Value> {
+    serde_json::from_str(&input::file(path)?)
+        .map_err(|error| Error::Content { path: path.to_path_buf(), message: error.to_string() })
+}
+
+fn expected_array(path: &Path, what: &str, found: &Value) -> Error {
+    let found = match found {
+        Value::Null => "null",
+        Value::Bool(_) => "a boolean",
+        Value::Number(_) => "a number",
+        Value::String(_) => "a string",
+        Value::Array(_) => "an array",
+        Value::Object(_) => "an object",
+    };
+    let message = format!("expected a JSON array of {what}, found {found}");
+    Error::Content { path: path.to_path_buf(), message }
+}

@@ -1,0 +1,66 @@
+//! Exit codes, and the last words of a command that failed.
+
+use crate::error::{Error, Result};
+use crate::output::Output;
+use std::error::Error as StdError;
+use std::io::ErrorKind;
+use std::process::ExitCode;
+
+/// It failed.
+const FAILURE: u8 = 1;
+/// The command line is wrong; clap's own code for it, too.
+const USAGE: u8 = 2;
+/// Interrupted: 128 and the number of SIGINT, as shells tell it.
+pub const INTERRUPTED: u8 = 130;
+
+/// Reports an error and turns a command's result into the program's.
+pub fn code(result: Result<()>, output: &Output) -> ExitCode {
+    let Err(error) = result else { return ExitCode::SUCCESS };
+    match &error {
+        Error::Stdout(error) if error.kind() == ErrorKind::BrokenPipe => return ExitCode::SUCCESS,
+        // Whoever pressed Ctrl-C knows.
+        Error::Interrupted => return INTERRUPTED.into(),
+        _ => output.error(&describe(&error)),
+    }
+    match error {
+        Error::Usage(_) => USAGE.into(),
+        _ => FAILURE.into(),
+    }
+}
+
+/// The error and its causes on one line. Most errors tell their cause themselves; what was told is not repeated.
+fn describe(error: &Error) -> String {
+    let mut text = one_line(&error.to_string());
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        let message = one_line(&error.to_string());
+        if !text.contains(&message) {
+            text.push_str(": ");
+            text.push_str(&message);
+        }
+        cause = error.source();
+    }
+    text
+}
+
+fn one_line(text: &str) -> String {
+    text.lines().map(str::trim).filter(|line| !line.is_empty()).collect::<Vec<_>>().join("; ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io;
+    use std::path::Path;
+
+    #[test]
+    fn a_cause_is_told_once() {
+        let error = Error::file(Path::new("a.gguf"))(io::Error::other("disk on fire"));
+        assert_eq!(describe(&error), "a.gguf: disk on fire");
+    }
+
+    #[test]
+    fn many_lines_become_one() {
+        assert_eq!(describe(&Error::Usage("first:\n  second\n\nthird\n".into())), "first:; second; third");
+    }
+}

@@ -1,0 +1,63 @@
+//! From what the user typed to a file, a vocabulary, or a model that is ready.
+
+use crate::args::LoadArgs;
+use crate::error::{Error, Result};
+use crate::output::{Download, Output};
+use engine::{Engine, Trace};
+use gguf::File;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use tokenizer::Tokenizer;
+
+/// Names of unused tensors that a warning lists.
+const LISTED: usize = 3;
+
+/// Where a model's file is, after fetching it if need be.
+pub fn resolve(model: &str, output: &Output) -> Result<PathBuf> {
+    let mut options = hub::Options::from_env();
+    options.offline |= output.offline;
+    Ok(hub::resolve(model, &options, &mut Download::new(output))?)
+}
+
+/// A model's header and vocabulary: enough to turn text into ids, even where a file has nothing else.
+pub fn vocabulary(path: &Path) -> Result<(File, Arc<Tokenizer>)> {
+    let file = File::open(path)?;
+    let tokenizer = Tokenizer::from_metadata(file.metadata())
+        .map_err(|source| Error::Tokenizer { path: path.to_path_buf(), source })?;
+    Ok((file, Arc::new(tokenizer)))
+}
+
+/// A model that is ready to run.
+pub fn engine(model: &str, args: &LoadArgs, output: &Output) -> Result<Engine> {
+    let path = resolve(model, output)?;
+    let bar = output.steps("loading", 0);
+    let loaded = Engine::load(&path, &args.options(), &mut |done, total| {
+        bar.set_length(total as u64);
+        bar.set_position(done as u64);
+    });
+    bar.finish_and_clear();
+    let mut engine = loaded?;
+    warn_of_unused(&engine, output);
+    engine.set_trace(Trace { graph: trace_from_env(), dot: args.dump_graph.clone() });
+    Ok(engine)
+}
+
+/// `SMELT_GRAPH_TRACE`, off where it is empty or `0`.
+fn trace_from_env() -> bool {
+    std::env::var_os("SMELT_GRAPH_TRACE").is_some_and(|value| !value.is_empty() && value != "0")
+}
+
+/// A file with more than the architecture knows may need something that is not done.
+fn warn_of_unused(engine: &Engine, output: &Output) {
+    let unused = engine.model().unused_tensors();
+    if unused.is_empty() {
+        return;
+    }
+    let names = unused.iter().take(LISTED).map(|name| format!("'{name}'")).collect::<Vec<_>>().join(", ");
+    let more = if unused.len() > LISTED { ", ..." } else { "" };
+    output.warning(format_args!(
+        "{}: {} tensors that nothing reads: {names}{more}",
+        engine.file().path().display(),
+        unused.len()
+    ));
+}

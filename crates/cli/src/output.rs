@@ -1,0 +1,138 @@
+//! What the user sees: answers on stdout; progress, statistics and messages on stderr.
+
+use crate::args::GlobalArgs;
+use crate::error::{Error, Result};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use std::fmt::Display;
+use std::io::{self, IsTerminal, Write};
+
+/// How much to say on stderr.
+#[derive(Clone, Copy, Debug)]
+pub struct Output {
+    /// Progress bars: only on a terminal.
+    progress: bool,
+    statistics: bool,
+    warnings: bool,
+    /// Whether models may be fetched.
+    pub offline: bool,
+}
+
+impl Output {
+    /// By the flags, and by what stderr is.
+    pub fn new(args: &GlobalArgs) -> Output {
+        let terminal = io::stderr().is_terminal();
+        Output {
+            progress: terminal && !args.quiet,
+            statistics: (terminal || args.verbose) && !args.quiet,
+            warnings: !args.quiet,
+            offline: args.offline,
+        }
+    }
+
+    /// The one line of a failure.
+    pub fn error(&self, message: &str) {
+        stderr_line(&format!("error: {message}"));
+    }
+
+    /// Something that may matter.
+    pub fn warning(&self, message: impl Display) {
+        if self.warnings {
+            stderr_line(&format!("warning: {message}"));
+        }
+    }
+
+    /// Statistics, and what a download is doing.
+    pub fn note(&self, message: impl Display) {
+        if self.statistics {
+            stderr_line(&message.to_string());
+        }
+    }
+
+    /// What the program should say whatever stderr is, unless told to be quiet.
+    pub fn info(&self, message: impl Display) {
+        if self.warnings {
+            stderr_line(&message.to_string());
+        }
+    }
+
+    /// A bar that counts steps; invisible where progress is.
+    pub fn steps(&self, what: &'static str, total: u64) -> ProgressBar {
+        self.bar(Some(total), "{prefix} {bar:30} {pos}/{len}").with_prefix(what)
+    }
+
+    /// A bar that counts bytes.
+    pub fn bytes(&self, total: Option<u64>) -> ProgressBar {
+        let template = match total {
+            Some(_) => "{bar:30} {decimal_bytes}/{decimal_total_bytes} {decimal_bytes_per_sec} {eta}",
+            None => "{spinner} {decimal_bytes} {decimal_bytes_per_sec}",
+        };
+        self.bar(total, template)
+    }
+
+    fn bar(&self, total: Option<u64>, template: &str) -> ProgressBar {
+        let target = if self.progress { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
+        let bar = ProgressBar::with_draw_target(total, target);
+        match ProgressStyle::with_template(template) {
+            Ok(style) => bar.with_style(style.progress_chars("=> ")),
+            // The templates are constants; a plain bar is no reason to end the program.
+            Err(_) => bar,
+        }
+    }
+}
+
+/// Shows a model's download: a line per step, and a bar while bytes come.
+pub struct Download<'a> {
+    output: &'a Output,
+    bar: Option<ProgressBar>,
+}
+
+impl<'a> Download<'a> {
+    /// Nothing is shown until something happens.
+    pub fn new(output: &'a Output) -> Download<'a> {
+        Download { output, bar: None }
+    }
+
+    fn clear(&mut self) {
+        if let Some(bar) = self.bar.take() {
+            bar.finish_and_clear();
+        }
+    }
+}
+
+impl hub::Progress for Download<'_> {
+    fn message(&mut self, text: &str) {
+        self.clear();
+        self.output.info(text);
+    }
+
+    fn bytes(&mut self, done: u64, total: Option<u64>) {
+        let bar = self.bar.get_or_insert_with(|| self.output.bytes(total));
+        if let Some(total) = total {
+            bar.set_length(total);
+        }
+        bar.set_position(done);
+    }
+}
+
+impl Drop for Download<'_> {
+    fn drop(&mut self) {
+        self.clear();
+    }
+}
+
+/// Writes to stdout and flushes: a piece of an answer should be seen when it is there.
+pub fn print(text: &str) -> Result<()> {
+    let mut stdout = io::stdout().lock();
+    stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()).map_err(Error::Stdout)
+}
+
+/// Writes a value as one line of JSON.
+pub fn print_json(value: &impl serde::Serialize) -> Result<()> {
+    let text = serde_json::to_string(value).map_err(|error| Error::Stdout(error.into()))?;
+    print(&(text + "\n"))
+}
+
+/// Nobody can be told if stderr is gone.
+fn stderr_line(text: &str) {
+    let _ = writeln!(io::stderr(), "{text}");
+}

@@ -1,0 +1,76 @@
+use crate::tiny::{self, END, bytes};
+use crate::util::Dir;
+use serde_json::json;
+
+/// A folder with a model in `m.gguf` that always answers "Ok".
+fn ok_model() -> Dir {
+    let dir = Dir::new();
+    dir.file("m.gguf", tiny::scripted(&[&bytes("\nOk")[..], &[END]].concat()));
+    dir
+}
+
+/// Tokens of a question as the template renders it, and of what begins the answer.
+fn question(text: &str) -> usize {
+    1 + "user\n".len() + text.len() + 1 + 1 + 1 + "assistant\n".len()
+}
+
+#[test]
+fn each_line_is_a_turn() {
+    let dir = ok_model();
+    let outcome = dir.smelt_with(&["chat", "m.gguf", "--temp", "0"], "Hello\n\nAgain");
+    assert_eq!(outcome.stderr, "");
+    assert_eq!(outcome.ok(), "Ok\nOk\n");
+}
+
+#[test]
+fn the_second_turn_prefills_only_what_is_new() {
+    let dir = ok_model();
+    let text = dir.smelt_with(&["chat", "m.gguf", "--temp", "0"], "Hello\n/stats\nAgain\n/stats\n").ok();
+    let numbers = |name: &str| -> Vec<usize> {
+        let lines = text.lines().filter_map(|line| line.strip_prefix(name));
+        lines.map(|line| line.split_whitespace().next().unwrap().parse().unwrap()).collect()
+    };
+    let first = question("Hello");
+    // The question and "Ok" are there; the answer's end, which was only sampled, and a newline are not.
+    assert_eq!(numbers("cached: "), [0, first + 2], "{text}");
+    assert_eq!(numbers("prefilled: "), [first, 2 + question("Again")], "{text}");
+    assert_eq!(numbers("generated: "), [3, 3], "{text}");
+    assert_eq!(numbers("context: "), [first + 2, first + 2 + 2 + question("Again") + 2], "{text}");
+}
+
+#[test]
+fn a_conversation_can_be_saved_changed_and_loaded() {
+    let dir = ok_model();
+    let script = "/system Be.\nHello\nMore\n/undo\n/save a.json\n/clear\n/save b.json\n/load a.json\n/regen\n/save c.json\n";
+    assert_eq!(dir.smelt_with(&["chat", "m.gguf", "--temp", "0"], script).ok(), "Ok\nOk\nOk\n");
+    let saved = |name: &str| -> serde_json::Value { serde_json::from_str(&dir.read(name)).unwrap() };
+    let system = json!({ "role": "system", "content": "Be." });
+    let turn =
+        [json!({ "role": "user", "content": "Hello" }), json!({ "role": "assistant", "content": "Ok" })];
+    assert_eq!(saved("a.json"), json!([system, turn[0], turn[1]]));
+    assert_eq!(saved("b.json"), json!([system]));
+    assert_eq!(saved("c.json"), saved("a.json"));
+}
+
+#[test]
+fn commands_with_mistakes_are_said_and_change_nothing() {
+    let dir = ok_model();
+    let outcome = dir.smelt_with(&["chat", "m.gguf", "--temp", "0"], "/dance\nHello\n/exit\nnever read\n");
+    assert_eq!(outcome.stderr, "error: unknown command '/dance': /help lists them\n");
+    assert_eq!(outcome.ok(), "Ok\n");
+}
+
+#[test]
+fn r15_a_conversation_that_outgrows_the_context_says_so() {
+    let dir = ok_model();
+    let outcome = dir.smelt_with(&["chat", "m.gguf", "--temp", "0", "--ctx", "64"], &"x".repeat(60));
+    let message = outcome.fails(1);
+    assert!(message.contains(&question(&"x".repeat(60)).to_string()) && message.contains("64"), "{message}");
+}
+
+#[test]
+fn a_base_model_cannot_chat() {
+    let dir = Dir::new();
+    dir.file("b.gguf", tiny::base());
+    assert!(dir.smelt(&["chat", "b.gguf"]).fails(1).contains("--template"));
+}

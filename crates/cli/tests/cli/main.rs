@@ -1,0 +1,15 @@
+//! Tests that drive the program as a user would, without a network: the models are tiny and made on the spot.
+
+mod bench;
+mod chat;
+mod crafted;
+mod help;
+mod inspect;
+mod interrupt;
+mod perplexity;
+mod run;
+mod template;
+mod tiny;
+mod tokenize;
+mod usage;
+mod util;

@@ -1,0 +1,62 @@
+//! The gate: an accelerator takes part only if every weight that it would read is registered on it.
+
+use super::{Scheduler, failure};
+use crate::passes::assign::on_accelerator;
+use crate::{Backend, Graph, GraphError, NodeId, Participation, WeightData};
+use std::collections::BTreeSet;
+
+impl Scheduler {
+    /// Makes a weight available on every backend; its bytes are shared, not copied.
+    ///
+    /// Only the last backend must take it. An accelerator that cannot fails the gate; why is in
+    /// [`refused_weights`](Scheduler::refused_weights).
+    pub fn register_weight(&mut self, name: &str, data: WeightData) -> Result<(), GraphError> {
+        let last = self.backends.len() - 1;
+        for (index, backend) in self.backends.iter_mut().enumerate() {
+            if let Err(source) = backend.register_weight(name, data.clone()) {
+                let error = failure(backend.as_ref(), name, source);
+                if index == last {
+                    return Err(error);
+                }
+                self.refused_weights.push(error);
+            }
+        }
+        Ok(())
+    }
+
+    /// The weights that accelerators could not take, as errors that name backend and weight.
+    pub fn refused_weights(&self) -> &[GraphError] {
+        &self.refused_weights
+    }
+
+    /// The gate for a model that runs as a whole: of the accelerators named, those on which every one of these
+    /// weights is registered, in order of priority.
+    pub fn eligible<'a>(
+        &self,
+        wanted: &[String],
+        weights: impl Iterator<Item = &'a str> + Clone,
+    ) -> Vec<String> {
+        let all = |backend: &dyn Backend| weights.clone().all(|name| backend.has_weight(name));
+        let accelerators = &self.backends[..self.backends.len() - 1];
+        let eligible = accelerators.iter().filter(|b| wanted.iter().any(|name| name == b.name()));
+        eligible.filter(|b| all(b.as_ref())).map(|b| b.name().to_string()).collect()
+    }
+
+    /// The gate for a graph built with the participation that is wanted: the same, less the accelerators that lack a
+    /// weight of the nodes that would be theirs. With partial offload that is the weights of the last layers and the
+    /// head alone.
+    pub fn participation(&self, graph: &Graph) -> Participation {
+        let wanted = &graph.params().participation;
+        if wanted.layers == Some(0) {
+            return Participation::cpu_only();
+        }
+        let nodes = (0..graph.nodes().len()).map(NodeId).filter(|&id| on_accelerator(graph, id));
+        let weights: BTreeSet<&str> = nodes
+            .flat_map(|id| graph.node(id).op.weights())
+            .map(|weight| graph.weight(weight).name.as_str())
+            .collect();
+        let accelerators = self.eligible(&wanted.accelerators, weights.iter().copied());
+        let layers = wanted.layers.filter(|_| !accelerators.is_empty());
+        Participation { accelerators, layers }
+    }
+}

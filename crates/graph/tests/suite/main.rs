@@ -1,0 +1,5 @@
+//! Tests of the graph crate, a file per topic.
+
+mod common;
+
+mod scheduler;

@@ -1,0 +1,24 @@
+#!/bin/sh
+# Runs every test: fetches the real models once (about 850 MB, kept in the user's cache), then the debug and release
+# test suites. Needs Rust, Python 3 with pip, and a C compiler.
+#
+#   scripts/test.sh            all of it
+#   scripts/test.sh release    the release suite only (quicker)
+set -eu
+cd "$(dirname "$0")/.."
+
+echo "== models"
+cargo build --release --bin smelt
+for model in smollm2 gemma3-270m qwen2.5-coder-0.5b; do
+    ./target/release/smelt pull "$model"
+done
+
+echo "== release tests"
+cargo test --release --workspace --no-fail-fast
+if [ "${1:-all}" != release ]; then
+    echo "== debug tests: overflow checks and debug assertions"
+    cargo test --workspace --no-fail-fast
+fi
+echo "== formatting and lints"
+cargo fmt --all --check
+cargo clippy --workspace --all-targets -- -D warnings

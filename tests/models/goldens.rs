@@ -1,0 +1,122 @@
+//! Real models against the float32 reference: ids, distributions at every prompt position, greedy text, perplexity.
+
+use engine::{
+    Activations, Engine, Event, GenerateOptions, Generation, PerplexityOptions, SamplerParams, Wanted,
+};
+use smelt_tests::{Golden, MODELS, golden, kl_divergence, load};
+use std::ops::ControlFlow;
+use tokenizer::EncodeOptions;
+
+/// Mean KL divergence over all positions of all prompts.
+fn mean_kl(engine: &mut Engine, golden: &Golden) -> f64 {
+    let (mut sum, mut count) = (0.0, 0usize);
+    for case in &golden.cases {
+        let mut sequence = engine.sequence();
+        let mut case_sum = 0.0;
+        let fed = engine.prefill(&mut sequence, &case.token_ids, Wanted::All, &mut |index, logits| {
+            if let Some(logits) = logits {
+                case_sum += kl_divergence(&case.positions[index], logits);
+            }
+            Ok(ControlFlow::Continue(()))
+        });
+        let _ = fed.unwrap();
+        engine.release(sequence);
+        eprintln!("  {:14} {:.6}", case.id, case_sum / case.positions.len() as f64);
+        sum += case_sum;
+        count += case.positions.len();
+    }
+    sum / count as f64
+}
+
+fn ids_match(model: usize) {
+    let (alias, name) = MODELS[model];
+    let golden = golden(name);
+    let file = gguf::File::open(smelt_tests::model_file(alias)).unwrap();
+    let tokenizer = tokenizer::Tokenizer::from_metadata(file.metadata()).unwrap();
+    assert_eq!(tokenizer.end_of_generation_ids(), golden.model.end_of_generation_ids);
+    for case in &golden.cases {
+        let ids = tokenizer.encode(&case.text, EncodeOptions { add_special: true, parse_special: true });
+        assert_eq!(ids, case.token_ids, "{}", case.id);
+    }
+}
+
+fn quantised_activations(model: usize) {
+    let (alias, name) = MODELS[model];
+    let golden = golden(name);
+    let mut engine = load(alias, Activations::Quantized);
+    assert_eq!(engine.model().architecture(), golden.model.architecture);
+    let kl = mean_kl(&mut engine, &golden);
+    let peer = golden.peer_mean_kl;
+    eprintln!("{alias}: mean KL {kl:.6}, llama.cpp {peer:.6}");
+    assert!(kl <= 1.1 * peer, "{alias}: mean KL {kl}, llama.cpp {peer}");
+    for case in &golden.cases {
+        let options = GenerateOptions {
+            sampler: SamplerParams::greedy(),
+            max_tokens: Some(48),
+            ..GenerateOptions::default()
+        };
+        let mut sequence = engine.sequence();
+        let mut generation = Generation::new(&engine, &sequence, &case.token_ids, options).unwrap();
+        let mut ids = Vec::new();
+        while let Some(event) = generation.next(&mut engine, &mut sequence).unwrap() {
+            if let Event::Token { token, .. } = event {
+                ids.push(token.id);
+            }
+        }
+        engine.release(sequence);
+        let equal = ids.iter().zip(&case.greedy.ids).take_while(|(a, b)| a == b).count();
+        assert!(
+            equal >= case.certain_steps.min(case.greedy.ids.len()),
+            "{alias}, {}: equal for {equal} steps of {} certain ones",
+            case.id,
+            case.certain_steps
+        );
+        if equal < case.greedy.ids.len() {
+            let margin = case.greedy.margins[equal];
+            assert!(margin < 0.5, "{alias}, {}: differs at step {equal}, with a margin of {margin}", case.id);
+        }
+    }
+    let text = std::fs::read_to_string(smelt_tests::data("goldens/perplexity.txt")).unwrap();
+    let ids = engine.tokenizer().encode(&text, EncodeOptions { add_special: true, parse_special: false });
+    assert_eq!(ids.len(), golden.perplexity.n_tokens);
+    let score =
+        engine.perplexity(&ids, &PerplexityOptions::default(), &mut |_| ControlFlow::Continue(())).unwrap();
+    let expected = golden.perplexity.f32;
+    eprintln!("{alias}: perplexity {:.4}, float32 {expected:.4}", score.value);
+    assert!(
+        (score.value / expected - 1.0).abs() <= 0.005,
+        "{alias}: perplexity {}, float32 {expected}",
+        score.value
+    );
+}
+
+fn float_activations(model: usize) {
+    let (alias, name) = MODELS[model];
+    let golden = golden(name);
+    let kl = mean_kl(&mut load(alias, Activations::F32), &golden);
+    eprintln!("{alias}: mean KL with f32 activations {kl:.2e}");
+    assert!(kl < 1e-5, "{alias}: mean KL {kl}");
+}
+
+macro_rules! models {
+    ($($model:ident: $index:literal),*) => {
+        $(mod $model {
+            #[test]
+            fn prompt_ids_equal_the_reference() {
+                super::ids_match($index);
+            }
+
+            #[test]
+            fn quantised_activations_stay_as_close_as_the_peer() {
+                super::quantised_activations($index);
+            }
+
+            #[test]
+            fn float_activations_equal_the_float32_reference() {
+                super::float_activations($index);
+            }
+        })*
+    };
+}
+
+models!(smollm2: 0, gemma3: 1, qwen2: 2);

@@ -1,0 +1,167 @@
+//! Tiny random models of every architecture and RoPE scaling against their reference implementations, and properties
+//! that hold for any model.
+
+use engine::{Activations, Engine, LoadOptions, Step, Wanted};
+use serde::Deserialize;
+use smelt_tests::tiny::{self, Tiny, VOCAB};
+use std::collections::HashMap;
+use std::ops::ControlFlow;
+
+#[derive(Deserialize)]
+struct Reference {
+    ids: Vec<u32>,
+    positions: Vec<usize>,
+    cases: HashMap<String, Case>,
+}
+
+#[derive(Deserialize)]
+struct Case {
+    logits: Vec<Vec<f64>>,
+    rope_freqs: Option<Vec<f32>>,
+}
+
+fn reference() -> Reference {
+    let path = smelt_tests::data("tiny/reference.json");
+    serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap()
+}
+
+fn cases(reference: &Reference) -> Vec<(&'static str, Tiny)> {
+    tiny::cases(reference.cases["llama-3-factors"].rope_freqs.clone().unwrap())
+}
+
+fn load(tiny: &Tiny, options: &LoadOptions) -> Engine {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("tiny.gguf");
+    tiny.write(&path);
+    Engine::load(&path, options, &mut |_, _| {}).unwrap()
+}
+
+fn all_logits(engine: &mut Engine, ids: &[u32]) -> Vec<Vec<f32>> {
+    let mut sequence = engine.sequence();
+    let mut rows = Vec::new();
+    let fed = engine.prefill(&mut sequence, ids, Wanted::All, &mut |_, logits| {
+        rows.extend(logits.map(<[f32]>::to_vec));
+        Ok(ControlFlow::Continue(()))
+    });
+    let _ = fed.unwrap();
+    engine.release(sequence);
+    rows
+}
+
+#[test]
+fn every_architecture_equals_its_reference() {
+    let reference = reference();
+    for (name, tiny) in cases(&reference) {
+        let options = LoadOptions { activations: Some(Activations::F32), ..LoadOptions::default() };
+        let mut engine = load(&tiny, &options);
+        assert_eq!(engine.model().unused_tensors(), [] as [String; 0], "{name}");
+        let found = all_logits(&mut engine, &reference.ids);
+        for (expected, &position) in reference.cases[name].logits.iter().zip(&reference.positions) {
+            assert_eq!(expected.len(), VOCAB);
+            let scale = expected.iter().fold(0.0f64, |max, x| max.max(x.abs()));
+            for (token, expected) in expected.iter().enumerate() {
+                let found = f64::from(found[position][token]);
+                assert!(
+                    (found - expected).abs() <= 2e-5 * scale,
+                    "{name}, position {position}, token {token}: {found}, expected {expected}"
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn r19_frequency_factors_and_scaling_change_the_result() {
+    let reference = reference();
+    let llama = Tiny { architecture: "llama", ..Tiny::default() };
+    let ones = Tiny { rope_freqs: Some(vec![1.0; 8]), ..llama.clone() };
+    let eights = Tiny { rope_freqs: Some(vec![8.0; 8]), ..llama.clone() };
+    let options = LoadOptions::default();
+    let plain = all_logits(&mut load(&llama, &options), &reference.ids);
+    assert_eq!(all_logits(&mut load(&ones, &options), &reference.ids), plain);
+    let scaled = all_logits(&mut load(&eights, &options), &reference.ids);
+    assert_eq!(scaled[0], plain[0], "position 0 turns by no angle");
+    assert_ne!(scaled[1], plain[1]);
+}
+
+/// Contract: on the CPU a sequence's logits have the same bits whatever is beside it in the batch, however its prompt
+/// is cut, and on however many threads.
+#[test]
+fn r17_results_do_not_depend_on_batch_chunks_or_threads() {
+    let reference = reference();
+    let ids = &reference.ids;
+    for (name, tiny) in cases(&reference) {
+        let whole =
+            all_logits(&mut load(&tiny, &LoadOptions { threads: Some(1), ..LoadOptions::default() }), ids);
+        for threads in [2, 3] {
+            let options = LoadOptions { threads: Some(threads), batch: 7, ..LoadOptions::default() };
+            assert!(
+                all_logits(&mut load(&tiny, &options), ids) == whole,
+                "{name}: {threads} threads, chunks of 7"
+            );
+        }
+        let mut engine =
+            load(&tiny, &LoadOptions { sequences: 3, threads: Some(2), ..LoadOptions::default() });
+        let mut sequences = [engine.sequence(), engine.sequence(), engine.sequence()];
+        let strangers: Vec<u32> = ids.iter().rev().copied().collect();
+        let mut found = Vec::new();
+        for (at, &id) in ids.iter().enumerate() {
+            let [first, second, third] = &mut sequences;
+            let id = [id];
+            // A stranger before, one token at a time, and one behind that is fed in pieces of growing length.
+            let mut steps = vec![
+                Step { sequence: first, tokens: &strangers[at..=at], wanted: Wanted::Last },
+                Step { sequence: second, tokens: &id, wanted: Wanted::Last },
+            ];
+            if at < 8 {
+                steps.push(Step { sequence: third, tokens: &strangers[..at + 1], wanted: Wanted::None });
+            }
+            assert_eq!(engine.forward(&mut steps).unwrap(), 2);
+            found.push(engine.logits(1).to_vec());
+        }
+        assert!(found == whole, "{name}: one by one beside strangers");
+    }
+}
+
+#[test]
+fn an_unknown_scaling_type_is_an_error_and_an_unread_tensor_is_told() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("tiny.gguf");
+    let scaling = ("rope.scaling.type", gguf::Value::String("magic".into()));
+    Tiny { architecture: "llama", keys: vec![scaling], ..Tiny::default() }.write(&path);
+    let error = Engine::load(&path, &LoadOptions::default(), &mut |_, _| {}).err().unwrap().to_string();
+    assert!(error.contains("llama.rope.scaling.type") && error.contains("magic"), "{error}");
+
+    let mut writer = Tiny { architecture: "llama", ..Tiny::default() }.writer();
+    writer.tensor("blk.0.mystery.weight", &[4], quant::Format::F32, vec![0; 16]);
+    std::fs::write(&path, writer.to_bytes().unwrap()).unwrap();
+    let engine = Engine::load(&path, &LoadOptions::default(), &mut |_, _| {}).unwrap();
+    assert_eq!(engine.model().unused_tensors(), ["blk.0.mystery.weight"]);
+}
+
+#[test]
+fn an_unknown_architecture_is_one_sentence() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("tiny.gguf");
+    Tiny { architecture: "nonsense", ..Tiny::default() }.write(&path);
+    let error = Engine::load(&path, &LoadOptions::default(), &mut |_, _| {}).err().unwrap().to_string();
+    assert!(error.contains("unknown model architecture 'nonsense'; supported: llama, qwen2"), "{error}");
+}
+
+#[test]
+fn conversations_can_be_cut_back_and_continued() {
+    let reference = reference();
+    for (name, tiny) in cases(&reference) {
+        let mut engine = load(&tiny, &LoadOptions::default());
+        let whole = all_logits(&mut engine, &reference.ids);
+        let mut sequence = engine.sequence();
+        let detour: Vec<u32> = reference.ids[..20].iter().chain(&[9; 15]).copied().collect();
+        engine
+            .forward(&mut [Step { sequence: &mut sequence, tokens: &detour, wanted: Wanted::None }])
+            .unwrap();
+        assert_eq!(engine.truncate(&mut sequence, 20), 20, "{name}");
+        let rest = &reference.ids[20..];
+        engine.forward(&mut [Step { sequence: &mut sequence, tokens: rest, wanted: Wanted::Last }]).unwrap();
+        assert!(engine.logits(0) == whole[39], "{name}");
+    }
+}

@@ -160,12 +160,12 @@ impl Batch {
         let page_len = params.cache.page_len;
         for (group, (rows, table)) in self.cache_rows.iter().zip(&self.page_tables).enumerate() {
             for (sequence, range) in self.query_ranges.windows(2).enumerate() {
-                for row in range[0] as usize..range[1] as usize {
+                let (start, end) = (range[0] as usize, range[1] as usize);
+                for (row, &found) in rows.iter().enumerate().take(end).skip(start) {
                     let position = self.positions[row] as usize;
                     let page = i64::from(table[sequence * params.max_pages + position / page_len]);
                     let expected =
                         (page >= 0).then_some(page * page_len as i64 + (position % page_len) as i64);
-                    let found = rows[row];
                     if expected != Some(i64::from(found)) {
                         return Err(BatchError::CacheRow { group, row, expected, found });
                     }

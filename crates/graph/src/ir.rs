@@ -210,10 +210,7 @@ impl GraphBuilder {
 
     /// Adds an operation. `label` is its name within the layer, such as `attn_q`.
     pub fn op(&mut self, label: &str, op: Op, inputs: &[NodeId]) -> Result<NodeId, GraphError> {
-        let label = match self.layer {
-            Some(layer) => format!("blk.{layer}.{label}"),
-            None => label.to_string(),
-        };
+        let label = self.label(label);
         let mut types = Vec::with_capacity(inputs.len());
         for &input in inputs {
             let node = self.graph.nodes.get(input.0).ok_or_else(|| GraphError::Build {
@@ -234,29 +231,17 @@ impl GraphBuilder {
 
     /// Adds a reshape: the same elements as another matrix.
     pub fn reshape(&mut self, label: &str, input: NodeId, shape: Shape) -> Result<NodeId, GraphError> {
-        let from = self.graph.nodes.get(input.0).ok_or_else(|| GraphError::Build {
-            node: label.into(),
-            message: format!("input {}: expected one of {} nodes", input.0, self.graph.nodes.len()),
+        let label = self.label(label);
+        let error = |message: String| GraphError::Build { node: label.clone(), message };
+        let from = self.graph.nodes.get(input.0).ok_or_else(|| {
+            error(format!("input {}: expected one of {} nodes", input.0, self.graph.nodes.len()))
         })?;
         if from.shape.elements() != shape.elements() {
-            return Err(GraphError::Build {
-                node: label.into(),
-                message: format!(
-                    "expected the {} elements of {}, found {shape}",
-                    from.shape.elements(),
-                    from.shape
-                ),
-            });
+            let (elements, from) = (from.shape.elements(), from.shape);
+            return Err(error(format!("expected the {elements} elements of {from}, found {shape}")));
         }
-        let node = Node {
-            op: Op::Reshape,
-            inputs: vec![input],
-            shape,
-            dtype: from.dtype,
-            layer: self.layer,
-            label: label.into(),
-        };
-        Ok(self.push(node))
+        let (op, inputs, dtype) = (Op::Reshape, vec![input], from.dtype);
+        Ok(self.push(Node { op, inputs, shape, dtype, layer: self.layer, label }))
     }
 
     /// The shape of a node's result.
@@ -271,6 +256,14 @@ impl GraphBuilder {
     pub fn finish(mut self, outputs: &[NodeId]) -> Graph {
         self.graph.outputs = outputs.to_vec();
         self.graph
+    }
+
+    /// A node's label: its name, after that of its layer.
+    fn label(&self, name: &str) -> String {
+        match self.layer {
+            Some(layer) => format!("blk.{layer}.{name}"),
+            None => name.to_string(),
+        }
     }
 
     fn push(&mut self, node: Node) -> NodeId {

@@ -301,7 +301,7 @@ impl Backend for TestBackend {
         self.record(Event::Execute {
             id: call.id,
             label: call.node.label.clone(),
-            op: call.node.op.clone(),
+            op: call.node.op.name(),
             inputs: call.inputs.to_vec(),
             output: call.output,
             state: call.state,

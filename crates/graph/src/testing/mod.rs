@@ -10,7 +10,7 @@ mod reference;
 pub use backend::TestBackend;
 pub use reference::{Data, Value, evaluate};
 
-use crate::{BufferId, NodeId, Op, Operand, StateId, StatePart};
+use crate::{BufferId, NodeId, Operand, StateId, StatePart};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// A call that a [`TestBackend`] received.
@@ -48,8 +48,8 @@ pub enum Event {
         id: NodeId,
         /// Its label.
         label: String,
-        /// Its operation.
-        op: Op,
+        /// The name of its operation.
+        op: &'static str,
         /// Where it reads.
         inputs: Vec<Operand>,
         /// Where it writes.

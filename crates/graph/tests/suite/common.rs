@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use graph::testing::{Control, Event, TestBackend};
 use graph::{
-    Backend, Batch, CacheParams, DType, Graph, GraphError, GraphParams, GroupId, InputKind, NodeId,
+    Backend, Batch, CacheParams, DType, Graph, GraphError, GraphParams, GroupId, InputKind, NodeId, Op,
     Participation, Prepared, Scheduler, StateSpec, WeightData, WeightInfo,
 };
 use quant::Format;
@@ -70,7 +70,7 @@ pub fn numbers(seed: u64, len: usize) -> Vec<f32> {
 
 /// Contents for a weight, by its name.
 pub fn contents(info: &WeightInfo) -> WeightData {
-    let seed = info.name.bytes().fold(7, |seed, byte| u64::from(byte) + seed * 31);
+    let seed = info.name.bytes().fold(7, |seed: u64, byte| seed.wrapping_mul(31).wrapping_add(byte.into()));
     let values = numbers(seed, info.elements());
     let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
     WeightData { format: info.format, rows: info.rows, cols: info.cols, bytes: Bytes::from(bytes) }
@@ -147,5 +147,64 @@ pub fn placement(control: &Control) -> BTreeMap<String, String> {
 pub fn embed(b: &mut graph::GraphBuilder, cols: usize) -> NodeId {
     let table = b.weight(&weight("token_embd", VOCABULARY, cols));
     let tokens = b.input(InputKind::Tokens);
-    b.op("token_embd", graph::Op::GetRows(graph::ops::GetRows { table: Some(table) }), &[tokens]).unwrap()
+    b.op("token_embd", Op::GetRows(graph::ops::GetRows { table: Some(table) }), &[tokens]).unwrap()
+}
+
+/// A transformer of `layers` layers with one head of 8 columns: projections, attention over the cache, and the
+/// embedding as output head.
+pub fn transformer(params: &GraphParams, layers: usize) -> Graph {
+    use graph::ops::{Attention, KvStore, MatMul};
+    const COLS: usize = 8;
+    let group = GroupId(0);
+    let mut b = graph::GraphBuilder::new(params, vec![kv(params, COLS); layers]);
+    let mut x = embed(&mut b, COLS);
+    for layer in 0..layers {
+        b.set_layer(Some(layer));
+        let project = |b: &mut graph::GraphBuilder, label: &str, x| {
+            let weight = b.weight(&weight(&format!("blk.{layer}.{label}.weight"), COLS, COLS));
+            b.op(label, Op::MatMul(MatMul { weight, bias: None }), &[x]).unwrap()
+        };
+        let [q, k, v] = ["attn_q", "attn_k", "attn_v"].map(|label| project(&mut b, label, x));
+        let rows = b.input(InputKind::CacheRows(group));
+        let store = b.op("kv_store", Op::KvStore(KvStore { layer, group }), &[k, v, rows]).unwrap();
+        let attention = Attention {
+            layer,
+            group,
+            heads: 2,
+            kv_heads: 2,
+            head_dim: 4,
+            value_dim: 4,
+            scale: 0.5,
+            window: None,
+            soft_cap: None,
+        };
+        let inputs = [
+            q,
+            store,
+            b.input(InputKind::Positions),
+            b.input(InputKind::QueryRanges),
+            b.input(InputKind::KvLens),
+            b.input(InputKind::PageTable(group)),
+        ];
+        let attended = b.op("attention", Op::Attention(attention), &inputs).unwrap();
+        let attended = project(&mut b, "attn_output", attended);
+        x = b.op("residual", Op::Add, &[x, attended]).unwrap();
+    }
+    b.set_layer(None);
+    let head = b.weight(&weight("token_embd", VOCABULARY, COLS));
+    let logits = b.op("output", Op::MatMul(MatMul { weight: head, bias: None }), &[x]).unwrap();
+    b.finish(&[logits])
+}
+
+/// Prepares and runs a graph, and says where each node was executed.
+pub fn run_placed(
+    control: &Control,
+    scheduler: &mut Scheduler,
+    graph: &Graph,
+    batch: &Batch,
+) -> BTreeMap<String, String> {
+    rebuilt(scheduler, graph).unwrap();
+    control.take_log();
+    scheduler.run(batch).unwrap();
+    placement(control)
 }

@@ -1,5 +1,13 @@
 //! Tests of the graph crate, a file per topic.
 
+mod assign;
+mod batch;
 mod common;
-
+mod errors;
+mod fuse;
+mod gate;
+mod infer;
+mod plan;
 mod scheduler;
+mod states;
+mod trace;

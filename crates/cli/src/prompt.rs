@@ -65,7 +65,7 @@ impl ChatFormat {
 
     /// How templates are rendered for this vocabulary.
     pub fn options(&self) -> RenderOptions {
-        let text = |id: Option<u32>| id.map(|id| token_text(&self.tokenizer, id));
+        let text = |id: Option<u32>| id.map_or_else(String::new, |id| token_text(&self.tokenizer, id));
         RenderOptions {
             add_generation_prompt: true,
             bos_token: text(self.tokenizer.bos()),

@@ -42,11 +42,11 @@ fn without_model(args: &TemplateArgs) -> Result<Rendered> {
 
 fn with_flags(mut options: RenderOptions, args: &TemplateArgs) -> RenderOptions {
     options.add_generation_prompt = !args.no_generation_prompt;
-    if args.bos.is_some() {
-        options.bos_token.clone_from(&args.bos);
+    if let Some(bos) = &args.bos {
+        options.bos_token.clone_from(bos);
     }
-    if args.eos.is_some() {
-        options.eos_token.clone_from(&args.eos);
+    if let Some(eos) = &args.eos {
+        options.eos_token.clone_from(eos);
     }
     options
 }

@@ -10,6 +10,7 @@ const VOCABULARY: usize = 258;
 
 const HIDDEN: usize = 64;
 const FEED_FORWARD: usize = 96;
+/// One KV head of a whole block, so that the cache can be quantised.
 const KV: usize = 32;
 const LAYERS: usize = 2;
 
@@ -69,8 +70,8 @@ fn model(template: Option<&str>, weights: impl Fn(&str, usize, usize) -> Vec<f32
         ("context_length", 1 << 20),
         ("embedding_length", HIDDEN),
         ("feed_forward_length", FEED_FORWARD),
-        ("attention.head_count", 4),
-        ("attention.head_count_kv", 2),
+        ("attention.head_count", 2),
+        ("attention.head_count_kv", 1),
     ] {
         writer.metadata(&format!("llama.{key}"), Value::U32(value as u32));
     }

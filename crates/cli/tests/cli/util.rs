@@ -33,7 +33,7 @@ impl Dir {
         for name in ["HOME", "XDG_DATA_HOME", "XDG_CACHE_HOME"] {
             command.env(name, self.0.path());
         }
-        for name in ["COLUMNS", "SMELT_GRAPH_TRACE", "SMELT_ACTIVATIONS"] {
+        for name in ["COLUMNS", "SMELT_GRAPH_TRACE", "SMELT_CPU", "SMELT_CPU_ACTIVATIONS"] {
             command.env_remove(name);
         }
         command

@@ -1,0 +1,273 @@
+//! The text of a template, before the template engine reads it.
+//!
+//! Where the engine's language differs from Jinja's in a way that it has no setting for, the text is rewritten.
+
+use std::borrow::Cow;
+
+use crate::filters::{ESCAPED, ITERATED};
+
+/// Puts the text into the form that the engine expects:
+///
+/// - line ends are `\n`, as Jinja makes them first;
+/// - the blocks `{% generation %}` ... `{% endgeneration %}`, with which transformers marks what the assistant
+///   said, become `{% with %}` blocks: like them they write their body and open a scope;
+/// - a loop checks what it goes through, because in Python none cannot be iterated over;
+/// - what is added to a text that is marked `safe` gets escaped, as MarkupSafe does.
+pub(crate) fn prepare(source: &str) -> String {
+    let source = source.replace("\r\n", "\n").replace('\r', "\n");
+    let mut out = String::with_capacity(source.len());
+    let mut rest = &source[..];
+    while let Some(at) = rest.find('{') {
+        let (before, tag) = rest.split_at(at);
+        out.push_str(before);
+        let length = if tag.starts_with("{#") {
+            tag.find("#}").map_or(tag.len(), |end| end + 2)
+        } else if tag.starts_with("{{") {
+            tag_length(tag, "}}")
+        } else if tag.starts_with("{%") {
+            let length = tag_length(tag, "%}");
+            if only_word(&tag[..length]) == "raw" { end_of_raw(tag, length) } else { length }
+        } else {
+            1
+        };
+        let (tag, after) = tag.split_at(length);
+        out.push_str(&rewritten(tag));
+        rest = after;
+    }
+    out.push_str(rest);
+    out
+}
+
+fn rewritten(tag: &str) -> Cow<'_, str> {
+    if tag.starts_with("{{") {
+        return escape_additions(tag);
+    }
+    match only_word(tag) {
+        "generation" => Cow::Owned(tag.replacen("generation", "with", 1)),
+        "endgeneration" => Cow::Owned(tag.replacen("endgeneration", "endwith", 1)),
+        _ if tag.starts_with("{%") => check_loop(tag),
+        _ => Cow::Borrowed(tag),
+    }
+}
+
+/// Bytes of the tag that the text starts with, string literals skipped.
+fn tag_length(tag: &str, end: &str) -> usize {
+    let mut found = tag.len();
+    scan(&tag[2..], |at, _, depth| {
+        // A brace that closes a dict is not the end.
+        if depth <= 0 && tag[2 + at..].starts_with(end) {
+            found = 2 + at + end.len();
+        }
+        found == tag.len()
+    });
+    found
+}
+
+/// Calls `see` for each character outside of string literals, with its byte and the depth of the brackets that it
+/// is in, for as long as it returns true. A bracket counts as outside of itself.
+fn scan(text: &str, mut see: impl FnMut(usize, char, i32) -> bool) {
+    let mut depth = 0;
+    let mut quote = None;
+    let mut escaped = false;
+    for (at, c) in text.char_indices() {
+        if let Some(open) = quote {
+            match c {
+                _ if escaped => escaped = false,
+                '\\' => escaped = true,
+                c if c == open => quote = None,
+                _ => {}
+            }
+            continue;
+        }
+        match c {
+            '"' | '\'' => quote = Some(c),
+            ')' | ']' | '}' => depth -= i32::from(depth > 0),
+            _ => {}
+        }
+        if !see(at, c, depth) {
+            return;
+        }
+        if matches!(c, '(' | '[' | '{') {
+            depth += 1;
+        }
+    }
+}
+
+/// The only word of a block tag, without its white space control; empty if there are several words.
+fn only_word(tag: &str) -> &str {
+    let inner = tag.strip_prefix("{%").and_then(|t| t.strip_suffix("%}")).unwrap_or_default();
+    let inner = inner.strip_prefix(['-', '+']).unwrap_or(inner);
+    let name = inner.strip_suffix(['-', '+']).unwrap_or(inner).trim();
+    if name.chars().all(|c| c.is_ascii_alphabetic()) { name } else { "" }
+}
+
+/// Bytes up to the end of the `endraw` tag; `tag` starts with the `raw` tag.
+fn end_of_raw(tag: &str, raw_length: usize) -> usize {
+    let mut at = raw_length;
+    while let Some(found) = tag[at..].find("{%") {
+        at += found;
+        let end = tag[at..].find("%}").map_or(tag.len(), |end| at + end + 2);
+        if only_word(&tag[at..end]) == "endraw" {
+            return end;
+        }
+        at += 2;
+    }
+    tag.len()
+}
+
+/// Words outside of brackets and string literals: byte and text.
+fn words(text: &str) -> Vec<(usize, &str)> {
+    let mut words = Vec::new();
+    let mut start = None;
+    let is_word = |c: char| c.is_alphanumeric() || c == '_';
+    let mut end = 0;
+    scan(text, |at, c, depth| {
+        match start {
+            // A string literal or a bracket was skipped in between.
+            Some(from) if at != end || !is_word(c) || depth > 0 => {
+                words.push((from, &text[from..end]));
+                start = None;
+            }
+            _ => {}
+        }
+        if is_word(c) && depth == 0 {
+            start = start.or(Some(at));
+            end = at + c.len_utf8();
+        }
+        true
+    });
+    words.extend(start.map(|from| (from, &text[from..end])));
+    words
+}
+
+/// `{% for x in y if z %}` becomes `{% for x in (y)|__iterated if z %}`.
+fn check_loop(tag: &str) -> Cow<'_, str> {
+    let body = tag.strip_suffix("%}").unwrap_or(tag);
+    let body = &body[2.min(body.len())..];
+    let body = body.strip_suffix(['-', '+']).unwrap_or(body);
+    let words = words(body);
+    let Some(start) = words.iter().position(|(_, word)| *word == "in") else { return Cow::Borrowed(tag) };
+    if words.first().is_none_or(|(_, word)| *word != "for") {
+        return Cow::Borrowed(tag);
+    }
+    let from = words[start].0 + "in".len();
+    let end = words[start + 1..].iter().find(|(_, word)| matches!(*word, "if" | "recursive"));
+    let to = end.map_or(body.len(), |(at, _)| *at);
+    let iterated = body[from..to].trim();
+    if iterated.is_empty() {
+        return Cow::Borrowed(tag);
+    }
+    // The tag is `{%`, the body and the rest.
+    let (before, after) = (&tag[..2 + from], &tag[2 + to..]);
+    Cow::Owned(format!("{before} ({iterated})|{ITERATED} {after}"))
+}
+
+/// `{{ "a"|safe + b }}` becomes `{{ "a"|safe + b|__escaped }}`. Only sums of plain operands are looked at.
+fn escape_additions(tag: &str) -> Cow<'_, str> {
+    let Some(inner) = tag.strip_prefix("{{").and_then(|t| t.strip_suffix("}}")) else {
+        return Cow::Borrowed(tag);
+    };
+    let inner = inner.strip_prefix(['-', '+']).unwrap_or(inner);
+    let inner = inner.strip_suffix(['-', '+']).unwrap_or(inner);
+    let start = inner.as_ptr() as usize - tag.as_ptr() as usize;
+    let mut plain = true;
+    let mut pluses = Vec::new();
+    scan(inner, |at, c, depth| {
+        match c {
+            '+' if depth == 0 => pluses.push(at),
+            '-' | '*' | '/' | '%' | '~' | '<' | '>' | '=' | '!' | ',' if depth == 0 => plain = false,
+            _ => {}
+        }
+        true
+    });
+    let operators = ["and", "or", "not", "in", "is", "if", "else"];
+    plain &= !words(inner).iter().any(|(_, word)| operators.contains(word));
+    if !plain || pluses.is_empty() {
+        return Cow::Borrowed(tag);
+    }
+    let is_safe = |operand: &str| {
+        let words = words(operand);
+        words.last().is_some_and(|(at, word)| {
+            *word == "safe"
+                && operand[at + word.len()..].trim().is_empty()
+                && operand[..*at].trim_end().ends_with('|')
+        })
+    };
+    let ends = pluses.iter().copied().chain([inner.len()]);
+    let starts = std::iter::once(0).chain(pluses.iter().map(|at| at + 1));
+    let operands: Vec<&str> = starts.zip(ends).map(|(from, to)| &inner[from..to]).collect();
+    if !operands.iter().any(|operand| is_safe(operand)) {
+        return Cow::Borrowed(tag);
+    }
+    let operands = operands.iter().map(|operand| match operand.trim_end() {
+        plain if !is_safe(operand) => format!("{plain}|{ESCAPED} "),
+        _ => (*operand).to_owned(),
+    });
+    let sum = operands.collect::<Vec<_>>().join("+");
+    Cow::Owned(format!("{}{sum}{}", &tag[..start], &tag[start + inner.len()..]))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::prepare;
+
+    fn check(cases: &[(&str, &str)]) {
+        for (source, expected) in cases {
+            assert_eq!(prepare(source), *expected);
+        }
+    }
+
+    #[test]
+    fn generation_blocks_become_with_blocks() {
+        check(&[
+            ("a{% generation %}b{%endgeneration%}", "a{% with %}b{%endwith%}"),
+            ("{%- generation -%}\n{%+ endgeneration +%}", "{%- with -%}\n{%+ endwith +%}"),
+            ("a\r\nb\rc", "a\nb\nc"),
+            // Only where it is a tag.
+            ("{# {% generation %} #}", "{# {% generation %} #}"),
+            ("{% raw %}{% generation %}{%- endraw %}", "{% raw %}{% generation %}{%- endraw %}"),
+            ("{{ '{% generation %}' }}", "{{ '{% generation %}' }}"),
+            ("{{ '\\'{% generation %}' }}", "{{ '\\'{% generation %}' }}"),
+            ("{% set generation = 1 %}", "{% set generation = 1 %}"),
+            ("{{ {'a': {'b': 1}} }}{% generation %}", "{{ {'a': {'b': 1}} }}{% with %}"),
+        ]);
+    }
+
+    #[test]
+    fn broken_tags_are_left_to_the_engine() {
+        for source in
+            ["{ {", "{{ 'open", "{# open", "{% raw %}{% open", "{%", "{% for", "{% for x in %}", "{{ a + }}"]
+        {
+            assert_eq!(prepare(source), source);
+        }
+    }
+
+    #[test]
+    fn loops_check_what_they_go_through() {
+        check(&[
+            ("{% for x in y %}", "{% for x in (y)|__iterated %}"),
+            ("{%- for a, b in y.items() -%}", "{%- for a, b in (y.items())|__iterated -%}"),
+            (
+                "{% for x in [a if b else c] if x in d %}",
+                "{% for x in ([a if b else c])|__iterated if x in d %}",
+            ),
+            ("{% for x in y recursive %}", "{% for x in (y)|__iterated recursive %}"),
+            ("{%for x in '%} in if'%}", "{%for x in ('%} in if')|__iterated %}"),
+            ("{% set for_x = 1 in y %}", "{% set for_x = 1 in y %}"),
+        ]);
+    }
+
+    #[test]
+    fn what_is_added_to_safe_text_is_escaped() {
+        check(&[
+            (
+                "{{ 'a+b'|safe + x['+'] + f(1 + 2) | tojson() }}",
+                "{{ 'a+b'|safe + x['+']|__escaped + f(1 + 2) | tojson()|__escaped }}",
+            ),
+            ("{{- y + x | safe -}}", "{{- y|__escaped + x | safe -}}"),
+            ("{{ x | safe }}{{ x + y }}", "{{ x | safe }}{{ x + y }}"),
+            ("{{ x | safe ~ y + z }}", "{{ x | safe ~ y + z }}"),
+            ("{{ x + safe }}", "{{ x + safe }}"),
+        ]);
+    }
+}

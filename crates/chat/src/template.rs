@@ -1,0 +1,255 @@
+use std::borrow::Cow;
+use std::io;
+use std::ops::Range;
+
+use minijinja::{Environment, ErrorKind, Value};
+use serde_json::{Map, Value as Json};
+
+use crate::environment::{self, NAME, Raised};
+use crate::guard;
+use crate::objects::from_json;
+use crate::{Error, LocalTime, source};
+
+/// Work allowed for any conversation. About one per instruction and one per 64 bytes of data made.
+const BASE_FUEL: u64 = 2_000_000;
+/// Work allowed on top for each byte of the conversation.
+const FUEL_PER_BYTE: u64 = 16;
+/// Bytes of text allowed for any conversation.
+const BASE_OUTPUT: usize = 4 << 20;
+/// Bytes of text allowed on top for each byte of the conversation.
+const OUTPUT_PER_BYTE: usize = 8;
+
+/// Names under which a message carries its reasoning; the first is the one that templates read.
+const REASONING: [&str; 3] = ["reasoning_content", "thinking", "reasoning"];
+
+/// A chat template, compiled.
+#[derive(Debug)]
+pub struct Template {
+    environment: Environment<'static>,
+    source: String,
+}
+
+/// What was said so far, and the tools that the model may call.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Conversation {
+    /// Messages in the form of the OpenAI API: objects with `role`, `content` (a text or a list of parts), and
+    /// where it applies `tool_calls`, `reasoning_content`, `name` and `tool_call_id`.
+    pub messages: Vec<Json>,
+    /// A list of tool definitions, each an object with `type` and `function`.
+    pub tools: Option<Json>,
+}
+
+/// How to render.
+#[derive(Debug, Clone, Default)]
+pub struct RenderOptions {
+    /// Whether the prompt ends with the opening of the assistant's turn.
+    pub add_generation_prompt: bool,
+    /// Text of the token that begins a sequence; empty if the model has none.
+    pub bos_token: String,
+    /// Text of the token that ends a sequence; empty if the model has none.
+    pub eos_token: String,
+    /// Texts that must never arise from the conversation: the model's control tokens.
+    pub control_tokens: Vec<String>,
+    /// More variables for the template, such as `enable_thinking` or `documents`. They count as part of the
+    /// conversation, except those whose name ends in `_token`.
+    pub extra: Map<String, Json>,
+    /// The time that `strftime_now` tells; `None` is now.
+    pub now: Option<LocalTime>,
+}
+
+/// A rendered prompt.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Rendered {
+    /// The text, byte for byte as Python renders it.
+    pub text: String,
+    /// Byte ranges of `text`, ascending and apart, that may not take part in the match of a control token: a
+    /// match that overlaps one of them is plain text.
+    pub literal: Vec<Range<usize>>,
+}
+
+impl Rendered {
+    /// Whether the bytes of `range` overlap a literal range, so that a control token there is plain text.
+    pub fn is_literal(&self, range: Range<usize>) -> bool {
+        let next = self.literal.partition_point(|literal| literal.end <= range.start);
+        self.literal.get(next).is_some_and(|literal| literal.start < range.end)
+    }
+}
+
+impl Template {
+    /// Compiles a template.
+    ///
+    /// # Errors
+    /// [`Error::Syntax`] where Jinja would refuse it too.
+    pub fn new(source: &str) -> Result<Self, Error> {
+        let source = source::prepare(source);
+        let environment = environment::compile(source.clone())
+            .map_err(|e| Error::Syntax { line: e.line().unwrap_or(0), message: describe(&e) })?;
+        Ok(Self { environment, source })
+    }
+
+    /// Renders a conversation.
+    ///
+    /// As in transformers, message fields that are null count as missing, and reasoning is found under any of
+    /// the names `reasoning_content`, `thinking` and `reasoning`.
+    ///
+    /// A template that itself looks for a control token in a message, as templates of reasoning models look for
+    /// `</think>` in what the assistant said, finds it; what it writes then counts as the template's own.
+    ///
+    /// # Errors
+    /// [`Error::Raised`] if the template refuses the conversation, [`Error::Failed`] if it fails, as it would in
+    /// Python; [`Error::OutOfFuel`], [`Error::TooLong`] and [`Error::TooDeep`] if it does not behave;
+    /// [`Error::NotAnObject`] and [`Error::Empty`] for what is no conversation.
+    pub fn render(&self, conversation: &Conversation, options: &RenderOptions) -> Result<Rendered, Error> {
+        let inputs = Inputs::new(conversation, options)?;
+        let now = options.now.unwrap_or_else(LocalTime::now);
+        let render = |inputs: &Inputs| self.render_once(inputs, options, now);
+        guard::render(&inputs, &self.source, &options.control_tokens, render)
+    }
+
+    fn render_once(&self, inputs: &Inputs, options: &RenderOptions, now: LocalTime) -> Result<String, Error> {
+        let size = inputs.size();
+        let fuel = BASE_FUEL.saturating_add(FUEL_PER_BYTE.saturating_mul(size as u64));
+        let limit = BASE_OUTPUT.saturating_add(OUTPUT_PER_BYTE.saturating_mul(size));
+        let mut environment = Cow::Borrowed(&self.environment);
+        environment.to_mut().set_fuel(Some(fuel));
+        let context = inputs.context(options, now);
+        let mut out = Bounded { text: Vec::new(), limit, full: false };
+        let result =
+            environment.get_template(NAME).and_then(|t| t.render_captured_to(context, &mut out).map(drop));
+        if out.full {
+            return Err(Error::TooLong { limit });
+        }
+        result.map_err(|error| failure(&error, fuel))?;
+        // Only whole texts are written.
+        Ok(String::from_utf8_lossy(&out.text).into_owned())
+    }
+}
+
+/// Everything that comes from the caller, in the form that templates see.
+#[derive(Debug, Clone)]
+pub(crate) struct Inputs {
+    pub(crate) messages: Json,
+    pub(crate) tools: Json,
+    pub(crate) extra: Map<String, Json>,
+}
+
+impl Inputs {
+    fn new(conversation: &Conversation, options: &RenderOptions) -> Result<Self, Error> {
+        if conversation.messages.is_empty() {
+            return Err(Error::Empty);
+        }
+        let messages = conversation.messages.iter().enumerate();
+        let messages = messages.map(|(index, message)| normalised(index, message));
+        Ok(Self {
+            messages: Json::Array(messages.collect::<Result<_, _>>()?),
+            tools: conversation.tools.clone().unwrap_or_default(),
+            extra: options.extra.clone(),
+        })
+    }
+
+    /// Bytes of all texts, and one for each other value.
+    fn size(&self) -> usize {
+        let extra: usize = self.extra.values().map(json_size).sum();
+        json_size(&self.messages) + json_size(&self.tools) + extra
+    }
+
+    fn context(&self, options: &RenderOptions, now: LocalTime) -> Value {
+        let tokens = [("bos_token", &options.bos_token), ("eos_token", &options.eos_token)];
+        let tokens = tokens.into_iter().filter(|(_, token)| !token.is_empty());
+        let extra = self.extra.iter().map(|(name, value)| (name.as_str(), from_json(value)));
+        // Of equal names the last counts.
+        let pairs = std::iter::once(("documents", Value::from(())))
+            .chain(tokens.map(|(name, token)| (name, Value::from(&**token))))
+            .chain(extra)
+            .chain([
+                ("messages", from_json(&self.messages)),
+                ("tools", from_json(&self.tools)),
+                ("add_generation_prompt", Value::from(options.add_generation_prompt)),
+                ("strftime_now", Value::from_function(move |format: &str| now.strftime(format))),
+            ]);
+        Value::from_pairs(pairs)
+    }
+}
+
+fn json_size(value: &Json) -> usize {
+    match value {
+        Json::String(text) => 1 + text.len(),
+        Json::Array(items) => 1 + items.iter().map(json_size).sum::<usize>(),
+        Json::Object(map) => 1 + map.iter().map(|(key, value)| key.len() + json_size(value)).sum::<usize>(),
+        _ => 1,
+    }
+}
+
+/// A message without its null fields, its reasoning under the names that templates read.
+fn normalised(index: usize, message: &Json) -> Result<Json, Error> {
+    let Json::Object(message) = message else {
+        let found = match message {
+            Json::Null => "null",
+            Json::Bool(_) => "a boolean",
+            Json::Number(_) => "a number",
+            Json::String(_) => "a string",
+            _ => "a list",
+        };
+        return Err(Error::NotAnObject { index, found });
+    };
+    let fields = message.iter().filter(|(_, value)| !value.is_null());
+    let mut fields: Map<_, _> = fields.map(|(key, value)| (key.clone(), value.clone())).collect();
+    if let Some(reasoning) = REASONING.iter().find_map(|name| fields.get(*name)).cloned() {
+        let mut first = Map::new();
+        first.insert("thinking".to_owned(), reasoning.clone());
+        first.append(&mut fields);
+        first.insert(REASONING[0].to_owned(), reasoning);
+        fields = first;
+    }
+    Ok(Json::Object(fields))
+}
+
+/// A text that takes no more than `limit` bytes.
+struct Bounded {
+    text: Vec<u8>,
+    limit: usize,
+    full: bool,
+}
+
+impl io::Write for Bounded {
+    fn write(&mut self, data: &[u8]) -> io::Result<usize> {
+        if data.len() > self.limit - self.text.len() {
+            self.full = true;
+            return Err(io::Error::from(io::ErrorKind::FileTooLarge));
+        }
+        self.text.extend_from_slice(data);
+        Ok(data.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+fn failure(error: &minijinja::Error, fuel: u64) -> Error {
+    let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(error);
+    while let Some(current) = cause {
+        if let Some(Raised(message)) = current.downcast_ref() {
+            return Error::Raised(message.clone());
+        }
+        if let Some(inner) = current.downcast_ref::<minijinja::Error>() {
+            if inner.kind() == ErrorKind::OutOfFuel {
+                return Error::OutOfFuel { limit: fuel };
+            }
+            if inner.detail().is_some_and(|detail| detail.contains("recursion limit exceeded")) {
+                return Error::TooDeep { line: inner.line().unwrap_or(0) };
+            }
+        }
+        cause = current.source();
+    }
+    Error::Failed { line: error.line().unwrap_or(0), message: describe(error) }
+}
+
+/// The engine's words without the place, which stands elsewhere.
+fn describe(error: &minijinja::Error) -> String {
+    match error.detail() {
+        Some(detail) => format!("{}: {detail}", error.kind()),
+        None => error.kind().to_string(),
+    }
+}

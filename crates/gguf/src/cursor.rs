@@ -1,63 +1,80 @@
-//! Reading little-endian values from bytes, every length checked against what is left.
+//! A little-endian reader over bytes that never reads past their end.
 
-use crate::{Error, ErrorKind};
-
-pub(crate) struct Cursor<'a> {
-    bytes: &'a [u8],
-    at: usize,
+/// More bytes were asked for than are left.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Short {
+    /// Where the read began, from the start of the file.
+    pub offset: u64,
+    /// Bytes that it takes.
+    pub needed: u64,
+    /// Bytes that there are.
+    pub left: u64,
 }
 
-macro_rules! number {
-    ($name:ident, $type:ty) => {
-        pub fn $name(&mut self, what: &str) -> Result<$type, Error> {
-            let bytes = self.take(size_of::<$type>() as u64, what)?;
-            // `take` gave exactly this many bytes.
-            Ok(<$type>::from_le_bytes(bytes.try_into().unwrap_or_default()))
-        }
-    };
+/// Reads forward through a part of a file and knows where in the file it is.
+#[derive(Clone, Debug)]
+pub(crate) struct Cursor<'a> {
+    /// What has not been read yet.
+    rest: &'a [u8],
+    /// Offset in the file of the first byte of `rest`.
+    offset: u64,
 }
 
 impl<'a> Cursor<'a> {
-    pub fn new(bytes: &'a [u8]) -> Cursor<'a> {
-        Cursor { bytes, at: 0 }
+    /// A cursor at the beginning of `bytes`, which lie at `offset` in their file.
+    pub fn new(bytes: &'a [u8], offset: u64) -> Cursor<'a> {
+        Cursor { rest: bytes, offset }
     }
 
-    /// Bytes read so far.
+    /// Where in the file the next byte is.
     pub fn offset(&self) -> u64 {
-        self.at as u64
+        self.offset
     }
 
-    /// Bytes left.
+    /// Bytes not read yet.
     pub fn left(&self) -> u64 {
-        (self.bytes.len() - self.at) as u64
+        self.rest.len() as u64
     }
 
-    /// Checks that `count` items of at least `least` bytes each can follow.
-    pub fn expect(&self, count: u64, least: u64, what: &str) -> Result<(), Error> {
-        let needed = count.saturating_mul(least);
-        if needed <= self.left() {
-            return Ok(());
-        }
-        let kind =
-            ErrorKind::Truncated { what: what.into(), offset: self.offset(), needed, left: self.left() };
-        Err(kind.into())
+    /// What has not been read yet.
+    pub fn rest(&self) -> &'a [u8] {
+        self.rest
     }
 
-    pub fn take(&mut self, len: u64, what: &str) -> Result<&'a [u8], Error> {
-        self.expect(len, 1, what)?;
-        // `len` is at most what is left, so it fits.
-        let end = self.at + len as usize;
-        let bytes = &self.bytes[self.at..end];
-        self.at = end;
-        Ok(bytes)
+    /// The next `len` bytes.
+    pub fn take(&mut self, len: u64) -> Result<&'a [u8], Short> {
+        let split = usize::try_from(len).ok().and_then(|len| self.rest.split_at_checked(len));
+        let Some((taken, rest)) = split else {
+            return Err(Short { offset: self.offset, needed: len, left: self.left() });
+        };
+        self.rest = rest;
+        self.offset += len;
+        Ok(taken)
     }
 
-    number!(u32, u32);
-    number!(u64, u64);
+    /// The next `N` bytes.
+    pub fn array<const N: usize>(&mut self) -> Result<[u8; N], Short> {
+        let Some((&taken, rest)) = self.rest.split_first_chunk() else {
+            return Err(Short { offset: self.offset, needed: N as u64, left: self.left() });
+        };
+        self.rest = rest;
+        self.offset += N as u64;
+        Ok(taken)
+    }
 
-    /// A length and as many bytes.
-    pub fn string(&mut self, what: &str) -> Result<&'a [u8], Error> {
-        let len = self.u64(what)?;
-        self.take(len, what)
+    /// A `u32`.
+    pub fn u32(&mut self) -> Result<u32, Short> {
+        self.array().map(u32::from_le_bytes)
+    }
+
+    /// A `u64`.
+    pub fn u64(&mut self) -> Result<u64, Short> {
+        self.array().map(u64::from_le_bytes)
+    }
+
+    /// A string: its length as a `u64`, then so many bytes of any content.
+    pub fn string(&mut self) -> Result<&'a [u8], Short> {
+        let len = self.u64()?;
+        self.take(len)
     }
 }

@@ -1,24 +1,30 @@
 //! A model on disk: one file or several shards, mapped into memory.
 
-use crate::{Error, ErrorKind, Header, Metadata, TensorInfo};
+use crate::split::{self, ShardName};
+use crate::{Error, Header, Metadata, TensorInfo};
 use memmap2::Mmap;
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
 /// An opened model.
 ///
-/// The files are mapped, not read: opening costs the same for a gigabyte as for a megabyte. A file that is cut short
-/// or overwritten while it is open makes reads of its data fail with a signal; replace model files by renaming.
+/// The files are mapped, not read: opening takes as long as reading the header, whatever the size of the data.
+///
+/// Every range was compared with the length that the file had when it was opened. A file that is **cut short later**,
+/// while it is open, loses pages that a tensor's slice still covers; the operating system then ends the process with
+/// SIGBUS when they are read. A file that is overwritten in place changes under its readers. So replace a model by
+/// writing a new file and renaming it over the old one: open maps keep the old one alive.
 #[derive(Debug)]
 pub struct File {
     parts: Vec<Part>,
     version: u32,
     metadata: Metadata,
     tensors: Vec<TensorInfo>,
+    /// Positions in `tensors`.
     index: HashMap<String, usize>,
 }
 
-/// One mapped file.
+/// One mapped file of a model.
 #[derive(Debug)]
 pub struct Part {
     path: PathBuf,
@@ -26,58 +32,57 @@ pub struct Part {
 }
 
 impl Part {
-    /// Where it is.
+    /// Where the file is.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// All of its bytes; the first is at the beginning of a memory page.
+    /// All the file's bytes. They begin at the beginning of a memory page, so that a device can use them in place.
     pub fn bytes(&self) -> &[u8] {
         &self.map
     }
 
-    fn open(path: PathBuf) -> Result<Part, Error> {
-        let io = |error| Error::from(ErrorKind::Io(error)).at(&path);
-        let file = std::fs::File::open(&path).map_err(io)?;
-        if file.metadata().map_err(io)?.is_dir() {
-            return Err(io(std::io::ErrorKind::IsADirectory.into()));
+    fn open(path: &Path) -> Result<Part, Error> {
+        // Asked before opening, since opening a pipe waits for its writer.
+        if !std::fs::metadata(path)?.is_file() {
+            return Err(Error::NotAFile);
         }
-        // SAFETY: the map is read-only and private to this process. If another process shortens the file, touching
-        // the lost pages raises SIGBUS, which ends the process but breaks no memory; if it overwrites the file, bytes
-        // change under us, which no reader of plain numbers minds. Every range was checked against the length at
-        // opening. The type's documentation tells users to replace files by renaming.
-        let map = unsafe { Mmap::map(&file) }.map_err(io)?;
-        Ok(Part { path, map })
+        let file = std::fs::File::open(path)?;
+        if file.metadata()?.len() == 0 {
+            return Err(Error::Empty);
+        }
+        // SAFETY: the map is private and read-only, and it lives as long as every slice that borrows from this part.
+        // What remains are other processes that write to the file:
+        // - If one shortens it, reading the lost pages raises SIGBUS, which ends the process but breaks no memory.
+        // - If one overwrites it, bytes change under us. No bit pattern is invalid in what is read from tensors
+        //   (integers and floats), no range is read from the file a second time after it was checked, and string
+        //   values are checked on copies. Names are borrowed as `str` while the header is read, and only then: a
+        //   file must not be rewritten in the milliseconds of `File::open`.
+        // The documentation of `File` tells users to replace files by renaming, which does neither.
+        let map = unsafe { Mmap::map(&file)? };
+        Ok(Part { path: path.into(), map })
     }
 }
 
 impl File {
-    /// Opens a model from its file, or from any of its shards (`NAME-00001-of-00003.gguf`).
+    /// Opens a model from its file, or from any one of its shards (`NAME-00001-of-00003.gguf`).
+    ///
+    /// # Errors
+    /// Any of [`Error`], inside an [`Error::InFile`] with the path of the file that is to blame.
     pub fn open(path: impl AsRef<Path>) -> Result<File, Error> {
         let path = path.as_ref();
-        let shards = shards(path);
-        let mut file = File {
-            parts: Vec::with_capacity(shards.len()),
-            version: 0,
-            metadata: Metadata::default(),
-            tensors: Vec::new(),
-            index: HashMap::new(),
+        let open = || -> Result<_, Error> {
+            let part = Part::open(path)?;
+            let header = Header::parse(part.bytes())?;
+            let shards = split::shards(path, &header)?;
+            Ok((part, header, shards))
         };
-        let count = shards.len();
-        for (index, shard) in shards.into_iter().enumerate() {
-            file.add(shard, index, count)?;
-        }
-        if let Some(expected) = file.metadata.u64("split.tensors.count").map_err(|e| e.at(path))?
-            && count > 1
-            && expected != file.tensors.len() as u64
-        {
-            let message = format!("expected {expected} tensors in all shards, found {}", file.tensors.len());
-            return Err(Error::from(ErrorKind::Split(message)).at(path));
-        }
-        Ok(file)
+        let (part, header, shards) = open().map_err(|error| error.in_file(path))?;
+        if shards.is_empty() { File::whole(part, header) } else { File::split(&shards) }
+            .map_err(|error| error.in_file(path))
     }
 
-    /// The metadata, of the first shard.
+    /// The metadata: that of the first shard, if there are several.
     pub fn metadata(&self) -> &Metadata {
         &self.metadata
     }
@@ -87,90 +92,87 @@ impl File {
         &self.tensors
     }
 
-    /// A tensor.
+    /// The tensor of this name.
     pub fn tensor(&self, name: &str) -> Option<&TensorInfo> {
-        self.index.get(name).map(|&i| &self.tensors[i])
+        self.index.get(name).map(|&position| &self.tensors[position])
     }
 
-    /// A tensor's bytes.
+    /// The data of one of this file's tensors: exactly [`len`](TensorInfo::len) bytes.
     ///
     /// # Panics
-    /// If the tensor is of another file.
+    /// If the tensor is not one of this file's, and its range is not one either.
     pub fn data(&self, tensor: &TensorInfo) -> &[u8] {
-        &self.parts[tensor.part].map[tensor.offset as usize..(tensor.offset + tensor.len) as usize]
+        // Ranges lie inside the map, so that they fit in a `usize`: see `validate`.
+        let (start, len) = (tensor.offset as usize, tensor.len as usize);
+        &self.parts[tensor.part].map[start..start + len]
     }
 
-    /// The mapped files.
+    /// The mapped files, in order.
     pub fn parts(&self) -> &[Part] {
         &self.parts
     }
 
-    /// The format's version, 2 or 3.
+    /// The version of the format, 2 or 3.
     pub fn version(&self) -> u32 {
         self.version
     }
 
-    /// The (first) file.
+    /// The file's path: that of the first shard, if there are several.
     pub fn path(&self) -> &Path {
+        // There is always a part.
         &self.parts[0].path
     }
 
-    fn add(&mut self, path: PathBuf, index: usize, count: usize) -> Result<(), Error> {
-        let part = Part::open(path)?;
-        let add = |file: &mut File| -> Result<(), Error> {
-            let (version, metadata, tensors) = Header::parse(&part.map)?.into_parts();
-            check_split(&metadata, index, count)?;
-            for mut tensor in tensors {
-                tensor.part = index;
-                if file.index.insert(tensor.name.clone(), file.tensors.len()).is_some() {
-                    return Err(ErrorKind::DuplicateTensor(tensor.name).into());
-                }
-                file.tensors.push(tensor);
-            }
-            if index == 0 {
-                file.version = version;
-                file.metadata = metadata;
-            }
-            Ok(())
+    fn whole(part: Part, header: Header) -> Result<File, Error> {
+        let mut file = File {
+            parts: Vec::new(),
+            version: header.version(),
+            metadata: Metadata::default(),
+            tensors: Vec::new(),
+            index: HashMap::new(),
         };
-        add(self).map_err(|error| error.at(&part.path))?;
+        file.metadata = file.add(part, header)?;
+        Ok(file)
+    }
+
+    fn split(shards: &[PathBuf]) -> Result<File, Error> {
+        let mut file: Option<File> = None;
+        for path in shards {
+            let mut add = || -> Result<(), Error> {
+                let part = Part::open(path)?;
+                let header = Header::parse(part.bytes())?;
+                if let Some(name) = ShardName::parse(path) {
+                    split::check_number(&header, &name)?;
+                }
+                match &mut file {
+                    None => file = Some(File::whole(part, header)?),
+                    Some(file) => drop(file.add(part, header)?),
+                }
+                Ok(())
+            };
+            add().map_err(|error| error.in_file(path))?;
+        }
+        let file = file.ok_or(Error::Empty)?;
+        let found = file.tensors.len() as u64;
+        match file.metadata.u64(split::TENSORS_KEY)? {
+            Some(expected) if expected != found => {
+                Err(Error::ShardTensors { found, expected }.in_file(file.path()))
+            }
+            _ => Ok(file),
+        }
+    }
+
+    /// Takes in a part with its tensors; returns the part's metadata.
+    fn add(&mut self, part: Part, header: Header) -> Result<Metadata, Error> {
+        let (metadata, tensors) = header.into_parts();
+        for mut tensor in tensors {
+            tensor.part = self.parts.len();
+            if self.index.insert(tensor.name.clone(), self.tensors.len()).is_some() {
+                return Err(Error::DuplicateTensor(tensor.name));
+            }
+            self.tensors.push(tensor);
+        }
         self.parts.push(part);
-        Ok(())
-    }
-}
-
-/// The paths of all shards, in order; the path alone if its name is not that of a shard.
-fn shards(path: &Path) -> Vec<PathBuf> {
-    let parse = || -> Option<(String, usize)> {
-        let stem = path.file_name()?.to_str()?.strip_suffix(".gguf")?;
-        let (rest, count) = stem.rsplit_once("-of-")?;
-        let (name, number) = rest.rsplit_once('-')?;
-        let digits = |text: &str| text.len() == 5 && text.bytes().all(|b| b.is_ascii_digit());
-        let count = digits(count).then(|| count.parse().ok())??;
-        let number: usize = digits(number).then(|| number.parse().ok())??;
-        (1..=count).contains(&number).then(|| (name.to_string(), count))
-    };
-    match parse() {
-        Some((name, count)) => {
-            (1..=count).map(|n| path.with_file_name(format!("{name}-{n:05}-of-{count:05}.gguf"))).collect()
-        }
-        None => vec![path.to_path_buf()],
-    }
-}
-
-fn check_split(metadata: &Metadata, index: usize, count: usize) -> Result<(), Error> {
-    let split = |message: String| Error::from(ErrorKind::Split(message));
-    match metadata.u64("split.count")? {
-        Some(n) if n > 1 && n != count as u64 => Err(split(format!(
-            "'split.count' says {n} shards, the file's name says {count}: keep the names NAME-00001-of-00003.gguf"
-        ))),
-        None | Some(0 | 1) if count > 1 => {
-            Err(split(format!("the file's name says {count} shards, but it has no 'split.count'")))
-        }
-        Some(n) if n > 1 => match metadata.u64("split.no")? {
-            Some(no) if no == index as u64 => Ok(()),
-            found => Err(split(format!("expected 'split.no' {index}, found {found:?}"))),
-        },
-        _ => Ok(()),
+        Ok(metadata)
     }
 }

@@ -1,56 +1,37 @@
 //! Metadata: keys and values in the order of the file, with typed access.
 
-use crate::{Array, Error, ErrorKind, Value};
+use crate::{Array, Error, Value};
 use std::collections::HashMap;
 
 /// The keys and values of a file.
+///
+/// The typed getters return `Ok(None)` if the key is missing and an error, which names the key and both types, if its
+/// value is of a type that they cannot use. Integers may be stored in any integer type in which they fit. The
+/// `require_` getters return [`Error::MissingKey`] if the key is missing.
+///
+/// Keys are always UTF-8. A string value that is not UTF-8 is kept as it is, as [`Value::Bytes`] or
+/// [`Array::Bytes`]: the getters for strings refuse it, [`byte_strings`](Metadata::byte_strings) takes both.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Metadata {
     entries: Vec<(String, Value)>,
+    /// Positions in `entries`.
     index: HashMap<String, usize>,
 }
 
-macro_rules! typed {
-    ($(#[$doc:meta])* $name:ident, $require:ident, $type:ty) => {
-        $(#[$doc])*
-        /// `None` if the key is missing; an error if it is of another type.
-        pub fn $name(&self, key: &str) -> Result<Option<$type>, Error>
-        {
-            match self.get(key) {
-                None => Ok(None),
-                Some(value) => convert::$name(value).map(Some).ok_or_else(|| wrong_type(key, value, stringify!($name))),
-            }
-        }
-
-        /// The same; an error if the key is missing.
-        pub fn $require(&self, key: &str) -> Result<$type, Error> {
-            self.$name(key)?.ok_or_else(|| ErrorKind::MissingKey(key.into()).into())
-        }
-    };
-}
-
 impl Metadata {
-    pub(crate) fn with_capacity(keys: usize) -> Metadata {
-        Metadata { entries: Vec::with_capacity(keys), index: HashMap::with_capacity(keys) }
+    /// Metadata of these entries, whose keys differ.
+    pub(crate) fn new(entries: Vec<(String, Value)>) -> Metadata {
+        let index = entries.iter().enumerate().map(|(position, (key, _))| (key.clone(), position)).collect();
+        Metadata { entries, index }
     }
 
-    /// Adds a key; false, and nothing changed, if it is there already.
-    pub(crate) fn insert(&mut self, key: String, value: Value) -> bool {
-        if self.index.contains_key(&key) {
-            return false;
-        }
-        self.index.insert(key.clone(), self.entries.len());
-        self.entries.push((key, value));
-        true
-    }
-
-    /// A value.
+    /// The value of a key.
     pub fn get(&self, key: &str) -> Option<&Value> {
-        self.index.get(key).map(|&i| &self.entries[i].1)
+        self.index.get(key).map(|&position| &self.entries[position].1)
     }
 
     /// All keys and values, in the order of the file.
-    pub fn iter(&self) -> impl Iterator<Item = (&str, &Value)> {
+    pub fn iter(&self) -> impl ExactSizeIterator<Item = (&str, &Value)> {
         self.entries.iter().map(|(key, value)| (key.as_str(), value))
     }
 
@@ -59,145 +40,158 @@ impl Metadata {
         self.entries.len()
     }
 
-    /// Whether there are none.
+    /// Whether there are no keys.
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }
 
-    typed!(
-        /// A string.
-        str, require_str, &str
-    );
-    typed!(
-        /// An integer of any type that fits.
-        u64, require_u64, u64
-    );
-    typed!(
-        /// An integer of any type that fits.
-        u32, require_u32, u32
-    );
-    typed!(
-        /// An integer of any type that fits.
-        i32, require_i32, i32
-    );
-    typed!(
-        /// A float of either width.
-        f32, require_f32, f32
-    );
-    typed!(
-        /// A flag.
-        bool, require_bool, bool
-    );
-    typed!(
-        /// An array of strings.
-        strings, require_strings, &[String]
-    );
-    typed!(
-        /// An array of single-precision floats.
-        f32s, require_f32s, &[f32]
-    );
-    typed!(
-        /// An array of integers of any type that fit in 32 bits, signed.
-        i32s, require_i32s, Vec<i32>
-    );
-    typed!(
-        /// An array of flags.
-        bools, require_bools, &[bool]
-    );
+    /// A string.
+    pub fn str(&self, key: &str) -> Result<Option<&str>, Error> {
+        self.typed(key, "a UTF-8 string", |value| match value {
+            Value::String(text) => Some(text.as_str()),
+            _ => None,
+        })
+    }
+
+    /// An integer.
+    pub fn u32(&self, key: &str) -> Result<Option<u32>, Error> {
+        self.integer(key, "u32")
+    }
+
+    /// An integer.
+    pub fn u64(&self, key: &str) -> Result<Option<u64>, Error> {
+        self.integer(key, "u64")
+    }
+
+    /// An integer.
+    pub fn i32(&self, key: &str) -> Result<Option<i32>, Error> {
+        self.integer(key, "i32")
+    }
+
+    /// An integer.
+    pub fn i64(&self, key: &str) -> Result<Option<i64>, Error> {
+        self.integer(key, "i64")
+    }
+
+    /// A float; one of double precision is rounded.
+    pub fn f32(&self, key: &str) -> Result<Option<f32>, Error> {
+        self.typed(key, "a float", |value| match *value {
+            Value::F32(number) => Some(number),
+            Value::F64(number) => Some(number as f32),
+            _ => None,
+        })
+    }
+
+    /// A flag.
+    pub fn bool(&self, key: &str) -> Result<Option<bool>, Error> {
+        self.typed(key, "a bool", |value| match *value {
+            Value::Bool(flag) => Some(flag),
+            _ => None,
+        })
+    }
+
+    /// An array of strings.
+    pub fn strings(&self, key: &str) -> Result<Option<&[String]>, Error> {
+        self.typed(key, "an array of UTF-8 strings", |value| match value {
+            Value::Array(Array::String(texts)) => Some(texts.as_slice()),
+            _ => None,
+        })
+    }
+
+    /// An array of strings, UTF-8 or not.
+    pub fn byte_strings(&self, key: &str) -> Result<Option<Vec<&[u8]>>, Error> {
+        self.typed(key, "an array of strings", |value| match value {
+            Value::Array(Array::String(texts)) => Some(texts.iter().map(String::as_bytes).collect()),
+            Value::Array(Array::Bytes(strings)) => Some(strings.iter().map(Vec::as_slice).collect()),
+            _ => None,
+        })
+    }
+
+    /// An array of single-precision floats.
+    pub fn f32s(&self, key: &str) -> Result<Option<&[f32]>, Error> {
+        self.typed(key, "an array of f32", |value| match value {
+            Value::Array(Array::F32(numbers)) => Some(numbers.as_slice()),
+            _ => None,
+        })
+    }
+
+    /// An array of integers.
+    pub fn i32s(&self, key: &str) -> Result<Option<Vec<i32>>, Error> {
+        self.integers(key, "i32")
+    }
+
+    /// An array of integers.
+    pub fn u32s(&self, key: &str) -> Result<Option<Vec<u32>>, Error> {
+        self.integers(key, "u32")
+    }
+
+    /// An array of flags.
+    pub fn bools(&self, key: &str) -> Result<Option<&[bool]>, Error> {
+        self.typed(key, "an array of bool", |value| match value {
+            Value::Array(Array::Bool(flags)) => Some(flags.as_slice()),
+            _ => None,
+        })
+    }
+
+    fn typed<'a, T>(
+        &'a self,
+        key: &str,
+        expected: &'static str,
+        get: impl FnOnce(&'a Value) -> Option<T>,
+    ) -> Result<Option<T>, Error> {
+        let Some(value) = self.get(key) else { return Ok(None) };
+        get(value).map(Some).ok_or_else(|| Error::WrongType {
+            key: key.into(),
+            found: value.describe(),
+            expected,
+        })
+    }
+
+    fn integer<T: TryFrom<i128>>(&self, key: &str, expected: &'static str) -> Result<Option<T>, Error> {
+        let integer = self.typed(key, "an integer", Value::as_integer)?;
+        integer.map(|integer| narrow(key, integer, expected)).transpose()
+    }
+
+    fn integers<T: TryFrom<i128>>(&self, key: &str, expected: &'static str) -> Result<Option<Vec<T>>, Error> {
+        let integers = self.typed(key, "an array of integers", |value| match value {
+            Value::Array(array) => array.as_integers(),
+            _ => None,
+        })?;
+        let narrowed = integers
+            .map(|integers| integers.into_iter().map(|integer| narrow(key, integer, expected)).collect());
+        narrowed.transpose()
+    }
 }
 
-fn wrong_type(key: &str, value: &Value, getter: &str) -> Error {
-    let expected = match getter {
-        "str" => "a string",
-        "u64" | "u32" => "an integer that is not negative and fits",
-        "i32" => "a 32-bit integer",
-        "f32" => "a float",
-        "bool" => "a flag",
-        "strings" => "an array of strings",
-        "f32s" => "an array of f32",
-        "i32s" => "an array of 32-bit integers",
-        _ => "an array of flags",
+fn narrow<T: TryFrom<i128>>(key: &str, integer: i128, expected: &'static str) -> Result<T, Error> {
+    T::try_from(integer).map_err(|_| Error::OutOfRange { key: key.into(), found: integer, expected })
+}
+
+/// The `require_` getters.
+macro_rules! require {
+    ($($require:ident: $get:ident -> $type:ty;)*) => {
+        impl Metadata {$(
+            #[doc = concat!("As [`", stringify!($get), "`](Metadata::", stringify!($get),
+                "), but the key must be there.")]
+            pub fn $require(&self, key: &str) -> Result<$type, Error> {
+                self.$get(key)?.ok_or_else(|| Error::MissingKey(key.into()))
+            }
+        )*}
     };
-    ErrorKind::Type { key: key.into(), found: value.value_type(), expected }.into()
 }
 
-/// From a value to what a getter returns.
-mod convert {
-    use super::{Array, Value};
-
-    pub fn str(value: &Value) -> Option<&str> {
-        match value {
-            Value::String(text) => Some(text),
-            _ => None,
-        }
-    }
-
-    pub fn u64(value: &Value) -> Option<u64> {
-        value.as_u64()
-    }
-
-    pub fn u32(value: &Value) -> Option<u32> {
-        value.as_u64()?.try_into().ok()
-    }
-
-    pub fn i32(value: &Value) -> Option<i32> {
-        match *value {
-            Value::I8(v) => Some(v.into()),
-            Value::I16(v) => Some(v.into()),
-            Value::I32(v) => Some(v),
-            Value::I64(v) => v.try_into().ok(),
-            _ => value.as_u64()?.try_into().ok(),
-        }
-    }
-
-    pub fn f32(value: &Value) -> Option<f32> {
-        match *value {
-            Value::F32(v) => Some(v),
-            Value::F64(v) => Some(v as f32),
-            _ => None,
-        }
-    }
-
-    pub fn bool(value: &Value) -> Option<bool> {
-        match *value {
-            Value::Bool(v) => Some(v),
-            _ => None,
-        }
-    }
-
-    pub fn strings(value: &Value) -> Option<&[String]> {
-        match value {
-            Value::Array(Array::String(v)) => Some(v),
-            _ => None,
-        }
-    }
-
-    pub fn f32s(value: &Value) -> Option<&[f32]> {
-        match value {
-            Value::Array(Array::F32(v)) => Some(v),
-            _ => None,
-        }
-    }
-
-    pub fn bools(value: &Value) -> Option<&[bool]> {
-        match value {
-            Value::Array(Array::Bool(v)) => Some(v),
-            _ => None,
-        }
-    }
-
-    pub fn i32s(value: &Value) -> Option<Vec<i32>> {
-        let Value::Array(array) = value else { return None };
-        match array {
-            Array::U8(v) => Some(v.iter().map(|&n| n.into()).collect()),
-            Array::I8(v) => Some(v.iter().map(|&n| n.into()).collect()),
-            Array::U16(v) => Some(v.iter().map(|&n| n.into()).collect()),
-            Array::I16(v) => Some(v.iter().map(|&n| n.into()).collect()),
-            Array::I32(v) => Some(v.clone()),
-            Array::U32(v) => v.iter().map(|&n| n.try_into().ok()).collect(),
-            Array::U64(v) => v.iter().map(|&n| n.try_into().ok()).collect(),
-            Array::I64(v) => v.iter().map(|&n| n.try_into().ok()).collect(),
-            _ => None,
-        }
-    }
+require! {
+    require_str: str -> &str;
+    require_u32: u32 -> u32;
+    require_u64: u64 -> u64;
+    require_i32: i32 -> i32;
+    require_i64: i64 -> i64;
+    require_f32: f32 -> f32;
+    require_bool: bool -> bool;
+    require_strings: strings -> &[String];
+    require_byte_strings: byte_strings -> Vec<&[u8]>;
+    require_f32s: f32s -> &[f32];
+    require_i32s: i32s -> Vec<i32>;
+    require_u32s: u32s -> Vec<u32>;
+    require_bools: bools -> &[bool];
 }

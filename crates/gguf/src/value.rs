@@ -1,10 +1,10 @@
-//! Metadata values.
+//! Metadata values and their types.
 
 use std::fmt;
 
-/// The type of a metadata value; the discriminant is its number in a file.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[allow(missing_docs, reason = "the names say it all")]
+/// The type of a metadata value. The discriminant is its id in a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[allow(missing_docs, reason = "the names are those of Rust's types")]
 #[repr(u32)]
 pub enum ValueType {
     U8 = 0,
@@ -23,16 +23,25 @@ pub enum ValueType {
 }
 
 impl ValueType {
-    /// The type of this number.
-    pub fn from_id(id: u32) -> Option<ValueType> {
+    /// Every type, in the order of the ids.
+    pub const ALL: [ValueType; 13] = {
         use ValueType::*;
         [U8, I8, U16, I16, U32, I32, F32, Bool, String, Array, U64, I64, F64]
-            .into_iter()
-            .find(|t| *t as u32 == id)
+    };
+
+    /// The type with this id.
+    pub fn from_id(id: u32) -> Option<ValueType> {
+        ValueType::ALL.get(usize::try_from(id).ok()?).copied()
     }
 
-    /// The fewest bytes that a value takes.
-    pub(crate) fn least_bytes(self) -> u64 {
+    /// The id in a file.
+    pub const fn id(self) -> u32 {
+        self as u32
+    }
+
+    /// Bytes of a value of this type: all of them for numbers and flags, the fewest possible for strings
+    /// (a length) and arrays (an element type and a count). Never 0.
+    pub(crate) const fn least_bytes(self) -> u64 {
         match self {
             ValueType::U8 | ValueType::I8 | ValueType::Bool => 1,
             ValueType::U16 | ValueType::I16 => 2,
@@ -63,46 +72,74 @@ impl fmt::Display for ValueType {
     }
 }
 
-/// A metadata value. Strings that are not UTF-8 are read with U+FFFD in place of what is not.
+/// A metadata value.
 #[derive(Clone, Debug, PartialEq)]
-#[allow(missing_docs, reason = "the names say it all")]
 pub enum Value {
+    /// An 8-bit unsigned integer.
     U8(u8),
+    /// An 8-bit signed integer.
     I8(i8),
+    /// A 16-bit unsigned integer.
     U16(u16),
+    /// A 16-bit signed integer.
     I16(i16),
+    /// A 32-bit unsigned integer.
     U32(u32),
+    /// A 32-bit signed integer.
     I32(i32),
+    /// A single-precision float.
     F32(f32),
+    /// A flag.
     Bool(bool),
+    /// A string.
     String(String),
+    /// A string of the file that is not UTF-8, as it is. The reader makes no others of these.
+    Bytes(Vec<u8>),
+    /// An array of values of one type.
     Array(Array),
+    /// A 64-bit unsigned integer.
     U64(u64),
+    /// A 64-bit signed integer.
     I64(i64),
+    /// A double-precision float.
     F64(f64),
 }
 
 /// An array of values of one type.
 #[derive(Clone, Debug, PartialEq)]
-#[allow(missing_docs, reason = "the names say it all")]
 pub enum Array {
+    /// 8-bit unsigned integers.
     U8(Vec<u8>),
+    /// 8-bit signed integers.
     I8(Vec<i8>),
+    /// 16-bit unsigned integers.
     U16(Vec<u16>),
+    /// 16-bit signed integers.
     I16(Vec<i16>),
+    /// 32-bit unsigned integers.
     U32(Vec<u32>),
+    /// 32-bit signed integers.
     I32(Vec<i32>),
+    /// Single-precision floats.
     F32(Vec<f32>),
+    /// Flags.
     Bool(Vec<bool>),
+    /// Strings.
     String(Vec<String>),
-    Array(Vec<Array>),
+    /// Strings of which at least one is not UTF-8, as they are.
+    Bytes(Vec<Vec<u8>>),
+    /// Arrays, each of a type of its own.
+    Nested(Vec<Array>),
+    /// 64-bit unsigned integers.
     U64(Vec<u64>),
+    /// 64-bit signed integers.
     I64(Vec<i64>),
+    /// Double-precision floats.
     F64(Vec<f64>),
 }
 
 impl Value {
-    /// The value's type.
+    /// The value's type in a file.
     pub fn value_type(&self) -> ValueType {
         match self {
             Value::U8(_) => ValueType::U8,
@@ -113,7 +150,7 @@ impl Value {
             Value::I32(_) => ValueType::I32,
             Value::F32(_) => ValueType::F32,
             Value::Bool(_) => ValueType::Bool,
-            Value::String(_) => ValueType::String,
+            Value::String(_) | Value::Bytes(_) => ValueType::String,
             Value::Array(_) => ValueType::Array,
             Value::U64(_) => ValueType::U64,
             Value::I64(_) => ValueType::I64,
@@ -121,24 +158,39 @@ impl Value {
         }
     }
 
-    /// The value as an integer, if it is one that is not negative.
+    /// The value, if it is an integer of any type.
+    pub fn as_integer(&self) -> Option<i128> {
+        Some(match *self {
+            Value::U8(v) => v.into(),
+            Value::I8(v) => v.into(),
+            Value::U16(v) => v.into(),
+            Value::I16(v) => v.into(),
+            Value::U32(v) => v.into(),
+            Value::I32(v) => v.into(),
+            Value::U64(v) => v.into(),
+            Value::I64(v) => v.into(),
+            _ => return None,
+        })
+    }
+
+    /// The value, if it is an integer of any type that fits in a `u64`.
     pub fn as_u64(&self) -> Option<u64> {
-        match *self {
-            Value::U8(v) => Some(v.into()),
-            Value::U16(v) => Some(v.into()),
-            Value::U32(v) => Some(v.into()),
-            Value::U64(v) => Some(v),
-            Value::I8(v) => v.try_into().ok(),
-            Value::I16(v) => v.try_into().ok(),
-            Value::I32(v) => v.try_into().ok(),
-            Value::I64(v) => v.try_into().ok(),
-            _ => None,
+        self.as_integer()?.try_into().ok()
+    }
+
+    /// What the value is, for messages: `u32` or `array of 3 strings`.
+    pub(crate) fn describe(&self) -> String {
+        match self {
+            Value::Bytes(_) => "a string that is not UTF-8".into(),
+            Value::Array(Array::Bytes(v)) => format!("array of {} string, not all of them UTF-8", v.len()),
+            Value::Array(array) => format!("array of {} {}", array.len(), array.element_type()),
+            scalar => scalar.value_type().to_string(),
         }
     }
 }
 
 impl Array {
-    /// The type of the elements.
+    /// The type of the elements in a file.
     pub fn element_type(&self) -> ValueType {
         match self {
             Array::U8(_) => ValueType::U8,
@@ -149,15 +201,15 @@ impl Array {
             Array::I32(_) => ValueType::I32,
             Array::F32(_) => ValueType::F32,
             Array::Bool(_) => ValueType::Bool,
-            Array::String(_) => ValueType::String,
-            Array::Array(_) => ValueType::Array,
+            Array::String(_) | Array::Bytes(_) => ValueType::String,
+            Array::Nested(_) => ValueType::Array,
             Array::U64(_) => ValueType::U64,
             Array::I64(_) => ValueType::I64,
             Array::F64(_) => ValueType::F64,
         }
     }
 
-    /// Elements.
+    /// How many elements there are.
     pub fn len(&self) -> usize {
         match self {
             Array::U8(v) => v.len(),
@@ -169,7 +221,8 @@ impl Array {
             Array::F32(v) => v.len(),
             Array::Bool(v) => v.len(),
             Array::String(v) => v.len(),
-            Array::Array(v) => v.len(),
+            Array::Bytes(v) => v.len(),
+            Array::Nested(v) => v.len(),
             Array::U64(v) => v.len(),
             Array::I64(v) => v.len(),
             Array::F64(v) => v.len(),
@@ -179,5 +232,68 @@ impl Array {
     /// Whether there are no elements.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
+    }
+
+    /// The elements, if they are integers of any type.
+    pub fn as_integers(&self) -> Option<Vec<i128>> {
+        fn widen<T: Copy + Into<i128>>(values: &[T]) -> Option<Vec<i128>> {
+            Some(values.iter().map(|&v| v.into()).collect())
+        }
+        match self {
+            Array::U8(v) => widen(v),
+            Array::I8(v) => widen(v),
+            Array::U16(v) => widen(v),
+            Array::I16(v) => widen(v),
+            Array::U32(v) => widen(v),
+            Array::I32(v) => widen(v),
+            Array::U64(v) => widen(v),
+            Array::I64(v) => widen(v),
+            _ => None,
+        }
+    }
+}
+
+/// `From<T> for Value` for the types that have a variant of their own.
+macro_rules! from {
+    ($($type:ty => $variant:ident, $array:ident;)*) => {$(
+        impl From<$type> for Value {
+            fn from(value: $type) -> Value {
+                Value::$variant(value)
+            }
+        }
+
+        impl From<Vec<$type>> for Value {
+            fn from(values: Vec<$type>) -> Value {
+                Value::Array(Array::$array(values))
+            }
+        }
+    )*};
+}
+
+from! {
+    u8 => U8, U8;
+    i8 => I8, I8;
+    u16 => U16, U16;
+    i16 => I16, I16;
+    u32 => U32, U32;
+    i32 => I32, I32;
+    f32 => F32, F32;
+    bool => Bool, Bool;
+    String => String, String;
+    Array => Array, Nested;
+    u64 => U64, U64;
+    i64 => I64, I64;
+    f64 => F64, F64;
+}
+
+impl From<&str> for Value {
+    fn from(text: &str) -> Value {
+        Value::String(text.into())
+    }
+}
+
+impl From<Vec<&str>> for Value {
+    fn from(texts: Vec<&str>) -> Value {
+        Value::Array(Array::String(texts.into_iter().map(String::from).collect()))
     }
 }

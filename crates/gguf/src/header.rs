@@ -54,8 +54,10 @@ impl Header {
     /// As [`parse`](Header::parse). [`Error::Truncated`] or [`Error::Count`] if the header is longer than `bytes`.
     pub fn parse_prefix(bytes: &[u8], file_len: u64) -> Result<Header, Error> {
         let Layout { version, alignment, data_start, entries, tensors } = validate(bytes, file_len)?;
-        let values = entries.iter().map(|entry| Ok((entry.key.to_owned(), decode::value(entry)?)));
-        let metadata = Metadata::new(values.collect::<Result<_, Error>>()?);
+        let mut metadata = Metadata::default();
+        for entry in &entries {
+            metadata.insert(entry.key, decode::value(entry)?);
+        }
         Ok(Header { version, alignment, data_start, metadata, tensors })
     }
 

@@ -1,5 +1,6 @@
 //! Metadata: keys and values in the order of the file, with typed access.
 
+use crate::decode::Decoded;
 use crate::{Array, Error, Value};
 use std::collections::HashMap;
 
@@ -9,20 +10,26 @@ use std::collections::HashMap;
 /// value is of a type that they cannot use. Integers may be stored in any integer type in which they fit. The
 /// `require_` getters return [`Error::MissingKey`] if the key is missing.
 ///
-/// Keys are always UTF-8. A string value that is not UTF-8 is kept as it is, as [`Value::Bytes`] or
-/// [`Array::Bytes`]: the getters for strings refuse it, [`byte_strings`](Metadata::byte_strings) takes both.
+/// Keys are always UTF-8; string values need not be. Where one is not, its [`Value`] has U+FFFD in the place of each
+/// ill-formed part, so that one odd token spoils no vocabulary, and [`byte_strings`](Metadata::byte_strings) returns
+/// the exact bytes. (Of strings in nested arrays only the text is kept.)
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Metadata {
     entries: Vec<(String, Value)>,
     /// Positions in `entries`.
     index: HashMap<String, usize>,
+    /// The strings of the keys of which at least one is not UTF-8.
+    exact: HashMap<String, Vec<Vec<u8>>>,
 }
 
 impl Metadata {
-    /// Metadata of these entries, whose keys differ.
-    pub(crate) fn new(entries: Vec<(String, Value)>) -> Metadata {
-        let index = entries.iter().enumerate().map(|(position, (key, _))| (key.clone(), position)).collect();
-        Metadata { entries, index }
+    /// Adds a key that is not there yet.
+    pub(crate) fn insert(&mut self, key: &str, Decoded { value, exact }: Decoded) {
+        self.index.insert(key.into(), self.entries.len());
+        self.entries.push((key.into(), value));
+        if let Some(exact) = exact {
+            self.exact.insert(key.into(), exact);
+        }
     }
 
     /// The value of a key.
@@ -47,7 +54,7 @@ impl Metadata {
 
     /// A string.
     pub fn str(&self, key: &str) -> Result<Option<&str>, Error> {
-        self.typed(key, "a UTF-8 string", |value| match value {
+        self.typed(key, "a string", |value| match value {
             Value::String(text) => Some(text.as_str()),
             _ => None,
         })
@@ -92,17 +99,20 @@ impl Metadata {
 
     /// An array of strings.
     pub fn strings(&self, key: &str) -> Result<Option<&[String]>, Error> {
-        self.typed(key, "an array of UTF-8 strings", |value| match value {
+        self.typed(key, "an array of strings", |value| match value {
             Value::Array(Array::String(texts)) => Some(texts.as_slice()),
             _ => None,
         })
     }
 
-    /// An array of strings, UTF-8 or not.
+    /// An array of strings, or a single one, in the file's exact bytes, UTF-8 or not.
     pub fn byte_strings(&self, key: &str) -> Result<Option<Vec<&[u8]>>, Error> {
+        if let Some(exact) = self.exact.get(key) {
+            return Ok(Some(exact.iter().map(Vec::as_slice).collect()));
+        }
         self.typed(key, "an array of strings", |value| match value {
+            Value::String(text) => Some(vec![text.as_bytes()]),
             Value::Array(Array::String(texts)) => Some(texts.iter().map(String::as_bytes).collect()),
-            Value::Array(Array::Bytes(strings)) => Some(strings.iter().map(Vec::as_slice).collect()),
             _ => None,
         })
     }

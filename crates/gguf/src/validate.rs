@@ -229,9 +229,7 @@ fn alignment(entries: &[Entry]) -> Result<u64, Error> {
     let Some(entry) = entries.iter().find(|entry| entry.key == ALIGNMENT_KEY) else {
         return Ok(DEFAULT_ALIGNMENT);
     };
-    // Only integers are decoded here: a wrong type is refused by its name.
-    let value = decode::value(entry)?;
-    check_alignment(&value)
+    check_alignment(&decode::value(entry)?.value)
 }
 
 /// The alignment that a value of `general.alignment` gives.

@@ -91,10 +91,8 @@ pub enum Value {
     F32(f32),
     /// A flag.
     Bool(bool),
-    /// A string.
+    /// A string. If the file's is not UTF-8, U+FFFD stands for what is not.
     String(String),
-    /// A string of the file that is not UTF-8, as it is. The reader makes no others of these.
-    Bytes(Vec<u8>),
     /// An array of values of one type.
     Array(Array),
     /// A 64-bit unsigned integer.
@@ -124,12 +122,10 @@ pub enum Array {
     F32(Vec<f32>),
     /// Flags.
     Bool(Vec<bool>),
-    /// Strings.
+    /// Strings. If one of the file's is not UTF-8, U+FFFD stands for what is not.
     String(Vec<String>),
-    /// Strings of which at least one is not UTF-8, as they are.
-    Bytes(Vec<Vec<u8>>),
     /// Arrays, each of a type of its own.
-    Nested(Vec<Array>),
+    Array(Vec<Array>),
     /// 64-bit unsigned integers.
     U64(Vec<u64>),
     /// 64-bit signed integers.
@@ -150,7 +146,7 @@ impl Value {
             Value::I32(_) => ValueType::I32,
             Value::F32(_) => ValueType::F32,
             Value::Bool(_) => ValueType::Bool,
-            Value::String(_) | Value::Bytes(_) => ValueType::String,
+            Value::String(_) => ValueType::String,
             Value::Array(_) => ValueType::Array,
             Value::U64(_) => ValueType::U64,
             Value::I64(_) => ValueType::I64,
@@ -178,11 +174,9 @@ impl Value {
         self.as_integer()?.try_into().ok()
     }
 
-    /// What the value is, for messages: `u32` or `array of 3 strings`.
+    /// What the value is, for messages: `u32` or `array of 3 string`.
     pub(crate) fn describe(&self) -> String {
         match self {
-            Value::Bytes(_) => "a string that is not UTF-8".into(),
-            Value::Array(Array::Bytes(v)) => format!("array of {} string, not all of them UTF-8", v.len()),
             Value::Array(array) => format!("array of {} {}", array.len(), array.element_type()),
             scalar => scalar.value_type().to_string(),
         }
@@ -201,8 +195,8 @@ impl Array {
             Array::I32(_) => ValueType::I32,
             Array::F32(_) => ValueType::F32,
             Array::Bool(_) => ValueType::Bool,
-            Array::String(_) | Array::Bytes(_) => ValueType::String,
-            Array::Nested(_) => ValueType::Array,
+            Array::String(_) => ValueType::String,
+            Array::Array(_) => ValueType::Array,
             Array::U64(_) => ValueType::U64,
             Array::I64(_) => ValueType::I64,
             Array::F64(_) => ValueType::F64,
@@ -221,8 +215,7 @@ impl Array {
             Array::F32(v) => v.len(),
             Array::Bool(v) => v.len(),
             Array::String(v) => v.len(),
-            Array::Bytes(v) => v.len(),
-            Array::Nested(v) => v.len(),
+            Array::Array(v) => v.len(),
             Array::U64(v) => v.len(),
             Array::I64(v) => v.len(),
             Array::F64(v) => v.len(),
@@ -280,7 +273,7 @@ from! {
     f32 => F32, F32;
     bool => Bool, Bool;
     String => String, String;
-    Array => Array, Nested;
+    Array => Array, Array;
     u64 => U64, U64;
     i64 => I64, I64;
     f64 => F64, F64;

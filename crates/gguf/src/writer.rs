@@ -9,9 +9,7 @@ use std::path::{Path, PathBuf};
 
 /// Collects metadata and tensors, and writes them in the order in which they came.
 ///
-/// Nothing is written that the reader would refuse: the same checks run before the first byte goes out. The one
-/// difference between what is written and what is read back: a [`Value::Bytes`] that is UTF-8 after all comes back as
-/// a [`Value::String`], and the same for arrays.
+/// Nothing is written that the reader would refuse: the same checks run before the first byte goes out.
 #[derive(Clone, Debug, Default)]
 pub struct Writer {
     metadata: Vec<(String, Value)>,
@@ -183,7 +181,6 @@ fn put_value(out: &mut Vec<u8>, value: &Value) {
         Value::F32(v) => out.extend(v.to_le_bytes()),
         Value::Bool(v) => out.push((*v).into()),
         Value::String(v) => put_string(out, v.as_bytes()),
-        Value::Bytes(v) => put_string(out, v),
         Value::Array(v) => put_array(out, v),
         Value::U64(v) => out.extend(v.to_le_bytes()),
         Value::I64(v) => out.extend(v.to_le_bytes()),
@@ -204,8 +201,7 @@ fn put_array(out: &mut Vec<u8>, array: &Array) {
         Array::F32(v) => put_numbers(out, v, f32::to_le_bytes),
         Array::Bool(v) => out.extend(v.iter().map(|&flag| u8::from(flag))),
         Array::String(v) => v.iter().for_each(|text| put_string(out, text.as_bytes())),
-        Array::Bytes(v) => v.iter().for_each(|bytes| put_string(out, bytes)),
-        Array::Nested(v) => v.iter().for_each(|inner| put_array(out, inner)),
+        Array::Array(v) => v.iter().for_each(|inner| put_array(out, inner)),
         Array::U64(v) => put_numbers(out, v, u64::to_le_bytes),
         Array::I64(v) => put_numbers(out, v, i64::to_le_bytes),
         Array::F64(v) => put_numbers(out, v, f64::to_le_bytes),

@@ -32,11 +32,10 @@ pub enum Error {
         /// What the file seems to be instead.
         looks_like: Option<&'static str>,
     },
-    /// The file was written for big-endian machines: its version's bytes are in their order, or its magic is
-    /// reversed.
+    /// The file was written for big-endian machines: the bytes of its version are in their order.
     BigEndian {
-        /// The first eight bytes.
-        found: [u8; 8],
+        /// Those bytes.
+        found: [u8; 4],
     },
     /// A version of the format that is not read.
     Version(u32),
@@ -309,15 +308,16 @@ impl fmt::Display for Error {
             Error::InFile { path, error } => write!(f, "{}: {error}", path.display()),
             Error::Io(error) => error.fmt(f),
             Error::NotAFile => f.write_str("not a regular file: expected a GGUF file"),
-            Error::Empty => f.write_str("the file is empty: expected a GGUF file (download incomplete?)"),
+            Error::Empty => f.write_str(
+                "not a GGUF file: expected 'GGUF' at byte 0, but the file is empty (download incomplete?)",
+            ),
             Error::Magic { found, looks_like } => {
                 write!(f, "not a GGUF file: expected 'GGUF' at byte 0, found '{}'", found.escape_ascii())?;
                 looks_like.map_or(Ok(()), |what| write!(f, " (this looks like {what})"))
             }
             Error::BigEndian { found } => write!(
                 f,
-                "a big-endian GGUF file, which is not read: expected 'GGUF' and a little-endian version at byte 0, \
-                 found '{}'",
+                "a big-endian GGUF file, which is not read: expected a little-endian version at byte 4, found '{}'",
                 found.escape_ascii()
             ),
             Error::Version(1) => f.write_str(
@@ -326,14 +326,15 @@ impl fmt::Display for Error {
             Error::Version(version) => write!(f, "GGUF version at byte 4: expected 2 or 3, found {version}"),
             Error::Truncated { what, offset, needed, left } => write!(
                 f,
-                "{what}: expected {needed} bytes at byte {offset}, found {left}: at least {} missing (download \
+                "{what}: expected {needed} bytes at byte {offset}, found {left}: at least {} bytes are missing (download \
                  incomplete?)",
                 needed.saturating_sub(*left)
             ),
             Error::Count { what, count, least, offset, left } => write!(
                 f,
-                "{what}: found a count of {count}, of {least} bytes each at least, but only {left} bytes follow at \
-                 byte {offset} (damaged, or download incomplete?)"
+                "{what}: found a count of {count}, of at least {least} bytes each, but only {left} bytes at byte \
+                 {offset}: at least {} bytes are missing (damaged, or download incomplete?)",
+                (u128::from(*count) * u128::from(*least)).saturating_sub((*left).into())
             ),
             Error::NameNotUtf8 { what, offset, lossy } => {
                 write!(f, "{what} at byte {offset}: expected UTF-8, found {}", Shown(lossy))
@@ -357,7 +358,7 @@ impl fmt::Display for Error {
                 f,
                 "key 'general.alignment': expected a power of two from {least} to {most}, found {found}"
             ),
-            Error::MissingKey(key) => write!(f, "key {}: expected, but not found", Shown(key)),
+            Error::MissingKey(key) => write!(f, "key {} is missing", Shown(key)),
             Error::WrongType { key, found, expected } => {
                 write!(f, "key {}: expected {expected}, found {found}", Shown(key))
             }
@@ -400,7 +401,7 @@ impl fmt::Display for Error {
             ),
             Error::Incomplete { tensor, end, len } => write!(
                 f,
-                "tensor {}: expected its data to end at byte {end}, but the file has {len} bytes: {} missing \
+                "tensor {}: expected its data to end at byte {end}, but the file has {len}: {} bytes are missing \
                  (download incomplete?)",
                 Shown(tensor),
                 end.saturating_sub(*len)

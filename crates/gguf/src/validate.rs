@@ -97,23 +97,14 @@ fn version(cursor: &mut Cursor) -> Result<u32, Error> {
     }
     let found = &start[..start.len().min(MAGIC.len())];
     if !MAGIC.starts_with(found) {
-        let first: Option<[u8; 8]> = start.first_chunk().copied();
-        return Err(match first {
-            Some(first) if found.iter().eq(MAGIC.iter().rev()) => Error::BigEndian { found: first },
-            _ => Error::Magic { found: found.into(), looks_like: looks_like(start) },
-        });
+        return Err(Error::Magic { found: found.into(), looks_like: looks_like(start) });
     }
     cursor.array::<4>().map_err(|short| short.reading("magic 'GGUF'"))?;
     let version = cursor.u32().map_err(|short| short.reading("version"))?;
     match version {
         2 | 3 => Ok(version),
         // A small number only when the bytes are turned around.
-        _ if version & 0xffff == 0 && version != 0 => {
-            let mut found = [0; 8];
-            found[..4].copy_from_slice(&MAGIC);
-            found[4..].copy_from_slice(&version.to_le_bytes());
-            Err(Error::BigEndian { found })
-        }
+        _ if version & 0xffff == 0 && version != 0 => Err(Error::BigEndian { found: version.to_le_bytes() }),
         _ => Err(Error::Version(version)),
     }
 }
@@ -122,6 +113,7 @@ fn version(cursor: &mut Cursor) -> Result<u32, Error> {
 fn looks_like(start: &[u8]) -> Option<&'static str> {
     let text = start.trim_ascii_start();
     Some(match start {
+        [b'F', b'U', b'G', b'G', ..] => "a GGUF file with its magic reversed",
         [b'P', b'K', ..] => "a zip archive, as PyTorch checkpoints are",
         [0x1f, 0x8b, ..] => "a gzip archive",
         [b'l', b'm', b'g', b'g', ..] | [b't', b'j', b'g', b'g', ..] | [b'f', b'm', b'g', b'g', ..] => {
@@ -325,7 +317,7 @@ fn check_tensor(raw: RawTensor, data_start: u64, alignment: u64) -> Result<Tenso
         return Err(Error::TensorType { tensor, id: type_id, name: unsupported_type(type_id) });
     };
     let len = tensor_bytes(name, &shape, format)?;
-    if offset % alignment != 0 {
+    if !offset.is_multiple_of(alignment) {
         return Err(Error::Misaligned { tensor: name.into(), offset, alignment });
     }
     let start = data_start.checked_add(offset);
@@ -344,7 +336,7 @@ pub(crate) fn tensor_bytes(name: &str, shape: &[u64], format: Format) -> Result<
     }
     let (block_len, block_bytes) = (format.block_len() as u64, format.block_bytes() as u64);
     let row = shape[0];
-    if row % block_len != 0 {
+    if !row.is_multiple_of(block_len) {
         return Err(Error::PartialBlock { tensor: name.into(), row, format });
     }
     // The elements are counted as well as the bytes: they can overflow when the bytes do not.

@@ -79,7 +79,8 @@ fn r01a_padded_size_does_not_wrap_to_zero() {
     check(
         "r01a",
         &file.bytes(),
-        "tensor 'w': expected sizes that fit in 64 bits, found 18446744073709551600 bytes at the data offset 64",
+        "tensor 'w': expected sizes that fit in 64 bits, found 18446744073709551600 bytes at the data offset \
+         64",
     );
 }
 
@@ -109,7 +110,8 @@ fn r01d_offset_plus_size_does_not_wrap() {
     check(
         "r01d",
         &file.bytes(),
-        "tensor 'w': expected sizes that fit in 64 bits, found 64 bytes at the data offset 18446744073709551584",
+        "tensor 'w': expected sizes that fit in 64 bits, found 64 bytes at the data offset \
+         18446744073709551584",
     );
 }
 
@@ -132,8 +134,8 @@ fn r03a_key_count_is_checked_before_allocation() {
     check(
         "r03a",
         &file.bytes(),
-        "metadata keys: found a count of 9223372036854775808, of 13 bytes each at least, but only 72 bytes follow at \
-         byte 24 (damaged, or download incomplete?)",
+        "metadata keys: found a count of 9223372036854775808, of at least 13 bytes each, but only 72 bytes \
+         at byte 24: at least 119903836479112085432 bytes are missing (damaged, or download incomplete?)",
     );
 }
 
@@ -143,8 +145,8 @@ fn r03b_tensor_count_is_checked_before_allocation() {
     check(
         "r03b",
         &file.bytes(),
-        "tensors: found a count of 1152921504606846976, of 32 bytes each at least, but only 72 bytes follow at byte \
-         24 (damaged, or download incomplete?)",
+        "tensors: found a count of 1152921504606846976, of at least 32 bytes each, but only 72 bytes at byte \
+         24: at least 36893488147419103160 bytes are missing (damaged, or download incomplete?)",
     );
 }
 
@@ -154,8 +156,8 @@ fn r03c_key_length_is_checked_before_allocation() {
     check(
         "r03c",
         &Crafted::of_entries(vec![key]).bytes(),
-        "key 0: expected 1099511627776 bytes at byte 32, found 32: at least 1099511627744 missing (download \
-         incomplete?)",
+        "key 0: expected 1099511627776 bytes at byte 32, found 32: at least 1099511627744 bytes are missing \
+         (download incomplete?)",
     );
 }
 
@@ -165,8 +167,8 @@ fn r03d_array_count_is_checked_before_allocation() {
     check(
         "r03d",
         &file.bytes(),
-        "key 'a': array of u8: found a count of 1152921504606846976, of 1 bytes each at least, but only 15 bytes \
-         follow at byte 49 (damaged, or download incomplete?)",
+        "key 'a': array of u8: found a count of 1152921504606846976, of at least 1 bytes each, but only 15 \
+         bytes at byte 49: at least 1152921504606846961 bytes are missing (damaged, or download incomplete?)",
     );
 }
 
@@ -176,8 +178,9 @@ fn r03e_string_array_count_is_checked_before_allocation() {
     check(
         "r03e",
         &file.bytes(),
-        "key 'a': array of string: found a count of 1152921504606846976, of 8 bytes each at least, but only 15 bytes \
-         follow at byte 49 (damaged, or download incomplete?)",
+        "key 'a': array of string: found a count of 1152921504606846976, of at least 8 bytes each, but only \
+         15 bytes at byte 49: at least 9223372036854775793 bytes are missing (damaged, or download \
+         incomplete?)",
     );
 }
 
@@ -199,8 +202,9 @@ fn r03_counts_that_overflow_when_multiplied_are_refused() {
     check(
         "r03_product",
         &file.bytes(),
-        "key 'a': array of u64: found a count of 2305843009213693952, of 8 bytes each at least, but only 15 bytes \
-         follow at byte 49 (damaged, or download incomplete?)",
+        "key 'a': array of u64: found a count of 2305843009213693952, of at least 8 bytes each, but only 15 \
+         bytes at byte 49: at least 18446744073709551601 bytes are missing (damaged, or download \
+         incomplete?)",
     );
 }
 
@@ -218,7 +222,11 @@ fn r03_memory_grows_with_the_bytes_of_the_file_alone() {
 
 #[test]
 fn r05a_empty() {
-    check("r05a", b"", "the file is empty: expected a GGUF file (download incomplete?)");
+    check(
+        "r05a",
+        b"",
+        "not a GGUF file: expected 'GGUF' at byte 0, but the file is empty (download incomplete?)",
+    );
 }
 
 #[test]
@@ -226,7 +234,7 @@ fn r05b_magic_only() {
     check(
         "r05b",
         b"GGUF",
-        "version: expected 4 bytes at byte 4, found 0: at least 4 missing (download incomplete?)",
+        "version: expected 4 bytes at byte 4, found 0: at least 4 bytes are missing (download incomplete?)",
     );
 }
 
@@ -235,8 +243,8 @@ fn r05c_header_half() {
     check(
         "r05c",
         &Crafted::one_tensor().bytes()[..40],
-        "tensors: found a count of 1, of 32 bytes each at least, but only 16 bytes follow at byte 24 (damaged, or \
-         download incomplete?)",
+        "tensors: found a count of 1, of at least 32 bytes each, but only 16 bytes at byte 24: at least 16 \
+         bytes are missing (damaged, or download incomplete?)",
     );
 }
 
@@ -246,8 +254,8 @@ fn r05d_data_one_byte_short() {
     check(
         "r05d",
         &bytes[..bytes.len() - 1],
-        "tensor 'token_embd.weight': expected its data to end at byte 192, but the file has 191 bytes: 1 missing \
-         (download incomplete?)",
+        "tensor 'token_embd.weight': expected its data to end at byte 192, but the file has 191: 1 bytes are \
+         missing (download incomplete?)",
     );
 }
 
@@ -257,8 +265,8 @@ fn r05e_no_data() {
     check(
         "r05e",
         &file.bytes(),
-        "tensor 'token_embd.weight': expected its data to end at byte 192, but the file has 128 bytes: 64 missing \
-         (download incomplete?)",
+        "tensor 'token_embd.weight': expected its data to end at byte 192, but the file has 128: 64 bytes \
+         are missing (download incomplete?)",
     );
 }
 
@@ -270,8 +278,8 @@ fn r05f_big_endian() {
     check(
         "r05f",
         &bytes,
-        "a big-endian GGUF file, which is not read: expected 'GGUF' and a little-endian version at byte 0, found \
-         'GGUF\\x00\\x00\\x00\\x03'",
+        "a big-endian GGUF file, which is not read: expected a little-endian version at byte 4, found \
+         '\\x00\\x00\\x00\\x03'",
     );
 }
 
@@ -291,8 +299,8 @@ fn r05h_magic_reversed() {
     check(
         "r05h",
         &file.bytes(),
-        "a big-endian GGUF file, which is not read: expected 'GGUF' and a little-endian version at byte 0, found \
-         'FUGG\\x03\\x00\\x00\\x00'",
+        "not a GGUF file: expected 'GGUF' at byte 0, found 'FUGG' (this looks like a GGUF file with its \
+         magic reversed)",
     );
 }
 
@@ -320,7 +328,8 @@ fn r05_missing_bytes_are_those_of_the_whole_file() {
     let file = Crafted::of_tensors(tensors, 100);
     let message = refused(&file.bytes()).to_string();
     assert!(
-        message.contains("tensor 'late'") && message.contains(&format!("{} missing", 1024 + 32 - 100)),
+        message.contains("tensor 'late'")
+            && message.contains(&format!("{} bytes are missing", 1024 + 32 - 100)),
         "{message}"
     );
 }

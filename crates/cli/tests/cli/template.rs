@@ -50,7 +50,7 @@ fn begin_and_end_tokens_can_be_given() {
 fn a_templates_own_exception_is_a_clean_error() {
     let dir = Dir::new();
     dir.file("t.jinja", "{{ raise_exception('roles must alternate') }}");
-    dir.file("m.json", "[]");
+    dir.file("m.json", r#"[{"role": "user", "content": "x"}]"#);
     let message = dir.smelt(&["template", "-", "--template", "t.jinja", "-m", "m.json"]).fails(1);
     assert!(message.contains("t.jinja") && message.contains("roles must alternate"), "{message}");
     assert_eq!(message.lines().count(), 1, "{message}");

@@ -131,8 +131,9 @@ impl Plan {
         }
     }
 
-    /// The slot of an input that the result may be written over: one that dies here, is whole, of the same size, on
-    /// the same backend, and shared by no other input in a way that the operation does not allow.
+    /// The slot of an input that the result may be written over: one that dies here, with a slot that may be shared on
+    /// this backend, of the result's very shape and type, and not read as another input in a way that the operation
+    /// does not allow.
     fn takes_over(
         &self,
         graph: &Graph,
@@ -142,18 +143,18 @@ impl Plan {
         last_use: &[usize],
     ) -> Option<usize> {
         let node = graph.node(id);
-        node.inputs.iter().enumerate().find_map(|(index, &input)| {
-            let (root, offset) = root_of(graph, input);
+        node.inputs.iter().find_map(|&input| {
+            let (root, _) = root_of(graph, input);
             let slot = *self.places.get(&(root, backend))?;
-            let whole = offset == 0
-                && bytes[root.0] == bytes[id.0]
+            let dies = last_use[root.0] == id.0 && !self.slots[slot].fresh;
+            // As large as its root, a view begins where its root does.
+            let same = bytes[root.0] == bytes[id.0]
                 && graph.node(input).shape == node.shape
                 && graph.node(input).dtype == node.dtype;
-            let alone = node.inputs.iter().enumerate().all(|(other, &also)| {
-                root_of(graph, also).0 != root || (node.op.may_alias(other) && also == input)
+            let allowed = node.inputs.iter().enumerate().all(|(index, &other)| {
+                root_of(graph, other).0 != root || (other == input && node.op.may_alias(index))
             });
-            let dies = last_use[root.0] == id.0 && !self.slots[slot].fresh;
-            (node.op.may_alias(index) && whole && alone && dies).then_some(slot)
+            (dies && same && allowed).then_some(slot)
         })
     }
 }

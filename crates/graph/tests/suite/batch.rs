@@ -3,6 +3,8 @@
 use crate::common::{VOCABULARY, batch, params};
 use graph::{Batch, BatchError, GraphParams};
 
+type Change = fn(&mut Batch);
+
 /// Two sequences: 2 tokens at positions 5 and 6, in pages 3 and 1, and 1 token at position 0, in page 7.
 fn ragged() -> (GraphParams, Batch) {
     let params = GraphParams { sequences: 2, max_pages: 2, outputs: 2, ..params(3) };
@@ -48,7 +50,7 @@ fn ragged_batches_single_tokens_and_empty_batches_are_valid() {
 
 #[test]
 fn every_list_has_the_length_that_the_parameters_say() {
-    let changes: [(&str, fn(&mut Batch)); 9] = [
+    let changes: [(&str, Change); 9] = [
         ("tokens", |b| b.tokens.truncate(2)),
         ("positions", |b| b.positions.push(0)),
         ("cache rows' groups", |b| b.cache_rows.clear()),
@@ -70,8 +72,8 @@ fn every_list_has_the_length_that_the_parameters_say() {
 
 #[test]
 fn every_value_is_in_its_range() {
-    type Change = fn(&mut Batch, i32);
-    let lists: [(&str, Change, i64, i64); 4] = [
+    type Set = fn(&mut Batch, i32);
+    let lists: [(&str, Set, i64, i64); 4] = [
         ("tokens", |b, v| b.tokens[2] = v, 0, 16),
         ("output rows", |b, v| b.out_rows[1] = v, 0, 3),
         ("cache rows", |b, v| b.cache_rows[0][1] = v, 0, 32),
@@ -103,7 +105,7 @@ fn query_ranges_rise_from_zero_to_the_number_of_tokens() {
 
 #[test]
 fn positions_rise_one_by_one_to_the_last_key() {
-    let changes: [(usize, fn(&mut Batch)); 7] = [
+    let changes: [(usize, Change); 7] = [
         (0, |b| b.positions[1] = 7),
         (0, |b| b.positions[1] = 5),
         (0, |b| b.kv_lens[0] = 8),

@@ -60,6 +60,31 @@ fn an_operation_that_forbids_it_is_not_in_place() {
 }
 
 #[test]
+fn an_operation_of_the_same_shape_that_forbids_it_is_not_in_place() {
+    let places = places(|b, x| {
+        let square = b.weight(&weight("square", 8, 8));
+        b.op("y", Op::MatMul(MatMul { weight: square, bias: None }), &[x]).unwrap()
+    });
+    assert_ne!(places["x"].0, places["y"].0);
+}
+
+#[test]
+fn a_value_that_is_also_read_through_a_view_is_not_written_over() {
+    let places = places(|b, x| {
+        let row = View { first_row: 1, rows: 1, first_col: 0, cols: 8 };
+        let row = b.op("row", Op::View(row), &[x]).unwrap();
+        b.op("y", Op::Mul, &[x, row]).unwrap()
+    });
+    assert_ne!(places["x"].0, places["y"].0);
+}
+
+#[test]
+fn a_value_that_is_read_twice_as_it_is_can_be_written_over() {
+    let places = places(|b, x| b.op("y", Op::Mul, &[x, x]).unwrap());
+    assert_eq!(places["x"], places["y"]);
+}
+
+#[test]
 fn the_second_input_is_written_over_if_it_alone_dies() {
     let places = places(|b, x| {
         let y = b.op("y", Op::Scale(0.5), &[x]).unwrap();

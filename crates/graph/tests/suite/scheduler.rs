@@ -65,34 +65,69 @@ fn results_over_splits_are_those_of_one_backend() {
     }
 }
 
+/// `embd -> a -> soft cap -> c -> out`: every copy dies where it is read.
+fn straight(params: &GraphParams) -> Graph {
+    let mut b = GraphBuilder::new(params, vec![]);
+    let x = embed(&mut b, 8);
+    let a = b.op("a", Op::Scale(2.0), &[x]).unwrap();
+    let capped = b.op("capped", Op::SoftCap(1.5), &[a]).unwrap();
+    let c = b.op("c", Op::Scale(0.5), &[capped]).unwrap();
+    let out = b.op("out", Op::Scale(3.0), &[c]).unwrap();
+    b.finish(&[out])
+}
+
+#[test]
+fn a_change_of_backend_synchronises_even_if_nothing_is_copied() {
+    let control = Control::new();
+    let params = with(&["gpu"], params(2));
+    let mut b = GraphBuilder::new(&params, vec![]);
+    let x = embed(&mut b, 8);
+    // Reads an input alone.
+    let table = b.weight(&weight("other_table", VOCABULARY, 4));
+    let tokens = b.input(graph::InputKind::Tokens);
+    let table = graph::ops::GetRows { table: Some(table) };
+    let other = b.op("other", Op::GetRows(table), &[tokens]).unwrap();
+    let graph = b.finish(&[x, other]);
+    let gpu = control.backend("gpu").refusing(|query| query.shape.cols == 4);
+    let mut scheduler = scheduler(vec![gpu, control.backend("cpu")], graph.weights());
+    rebuilt(&mut scheduler, &graph).unwrap();
+    control.take_log();
+    scheduler.run(&batch(&params, 0)).unwrap();
+    let expected =
+        ["gpu: write", "cpu: write", "gpu: token_embd", "gpu: synchronize", "cpu: other", "cpu: synchronize"];
+    assert_eq!(calls(&control), expected);
+}
+
 #[test]
 fn staging_is_fresh_and_the_producers_buffer_is_left_alone() {
-    let control = Control::new();
-    let params = with(&["gpu"], params(3));
-    let graph = chain(&params);
-    let mut scheduler = scheduler(gpu_without_soft_cap(&control), graph.weights());
-    rebuilt(&mut scheduler, &graph).unwrap();
-    let mut fresh = HashSet::new();
-    for (backend, event) in control.take_log() {
-        if let Event::Alloc { buffer, fresh: true, recycled, .. } = event {
-            assert!(!recycled);
-            fresh.insert((backend, buffer));
-        }
-    }
-    scheduler.run(&batch(&params, 0)).unwrap();
-    // Whatever the host writes into (inputs and copies) is fresh, and no node's result ever lies there.
-    let mut written = HashSet::new();
-    for (backend, event) in control.take_log() {
-        match event {
-            Event::WriteHost { buffer, .. } => {
-                assert!(fresh.contains(&(backend.clone(), buffer)));
-                written.insert((backend, buffer));
+    for build in [chain, straight] {
+        let control = Control::new();
+        let params = with(&["gpu"], params(3));
+        let graph = build(&params);
+        let mut scheduler = scheduler(gpu_without_soft_cap(&control), graph.weights());
+        rebuilt(&mut scheduler, &graph).unwrap();
+        let mut fresh = HashSet::new();
+        for (backend, event) in control.take_log() {
+            if let Event::Alloc { buffer, fresh: true, recycled, .. } = event {
+                assert!(!recycled);
+                fresh.insert((backend, buffer));
             }
-            Event::Execute { output, .. } => assert!(!written.contains(&(backend, output.buffer))),
-            _ => {}
         }
+        scheduler.run(&batch(&params, 0)).unwrap();
+        // Whatever the host writes into (inputs and copies) is fresh, and no node's result ever lies there.
+        let mut written = HashSet::new();
+        for (backend, event) in control.take_log() {
+            match event {
+                Event::WriteHost { buffer, .. } => {
+                    assert!(fresh.contains(&(backend.clone(), buffer)));
+                    written.insert((backend, buffer));
+                }
+                Event::Execute { output, .. } => assert!(!written.contains(&(backend, output.buffer))),
+                _ => {}
+            }
+        }
+        assert_eq!(written.len(), 3, "the tokens and two copies");
     }
-    assert_eq!(written.len(), 3, "the tokens and two copies");
 }
 
 #[test]

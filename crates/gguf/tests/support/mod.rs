@@ -3,6 +3,8 @@
 
 #![allow(dead_code, reason = "each test file uses a part of it")]
 
+pub mod promises;
+
 use gguf::{Error, ValueType};
 
 /// A length and bytes.

@@ -6,9 +6,10 @@ use std::sync::Arc;
 /// Turns ids into text one by one. A character that is spread over tokens comes out whole, with the last of them;
 /// bytes that can never become one come out as U+FFFD, as Rust's and Python's decoders have it. Joined, the pieces
 /// equal the lossy text of all bytes together.
+#[derive(Debug)]
 pub struct Detokenizer {
     tokenizer: Arc<Tokenizer>,
-    /// The beginning of a character.
+    /// The beginning of a character: at most three bytes, between calls.
     held: Vec<u8>,
     /// A blank that the tokenizer put before the first word is still to be dropped.
     drop_blank: bool,
@@ -33,16 +34,10 @@ impl Detokenizer {
             self.drop_blank = false;
             bytes = bytes.strip_prefix(b" ").unwrap_or(bytes);
         }
-        self.push_bytes(&bytes.to_vec())
-    }
-
-    /// The same for bytes.
-    fn push_bytes(&mut self, bytes: &[u8]) -> String {
         self.held.extend_from_slice(bytes);
-        let keep = incomplete_tail(&self.held);
-        let rest = self.held.split_off(self.held.len() - keep);
-        let text = String::from_utf8_lossy(&self.held).into_owned();
-        self.held = rest;
+        let certain = self.held.len() - incomplete_tail(&self.held);
+        let text = String::from_utf8_lossy(&self.held[..certain]).into_owned();
+        self.held.drain(..certain);
         text
     }
 
@@ -55,16 +50,11 @@ impl Detokenizer {
 
 /// Bytes at the end that begin a character and could still become one.
 fn incomplete_tail(bytes: &[u8]) -> usize {
-    let mut valid = bytes;
-    loop {
-        match std::str::from_utf8(valid) {
-            Ok(_) => return 0,
-            Err(error) => match error.error_len() {
-                None => return valid.len() - error.valid_up_to(),
-                Some(len) => valid = &valid[error.valid_up_to() + len..],
-            },
-        }
-    }
+    // Lossy decoding starts afresh after each invalid sequence, so only the last chunk can be incomplete.
+    bytes.utf8_chunks().last().map_or(0, |chunk| match std::str::from_utf8(chunk.invalid()) {
+        Err(error) if error.error_len().is_none() => chunk.invalid().len(),
+        _ => 0,
+    })
 }
 
 #[cfg(test)]
@@ -73,11 +63,14 @@ mod tests {
 
     #[test]
     fn r13_only_the_beginning_of_a_character_is_held() {
+        assert_eq!(incomplete_tail(b""), 0);
         assert_eq!(incomplete_tail(b"abc"), 0);
         assert_eq!(incomplete_tail(b"a\xf0\x9f\x98"), 3);
         assert_eq!(incomplete_tail(b"\xe4\xbd"), 2);
         assert_eq!(incomplete_tail(b"\xff"), 0);
         assert_eq!(incomplete_tail(b"\xff\xc3"), 1);
+        assert_eq!(incomplete_tail(b"\xe4\xbd\xe4\xbd"), 2);
+        assert_eq!(incomplete_tail(b"\xf5"), 0);
         assert_eq!(incomplete_tail("é".as_bytes()), 0);
     }
 }

@@ -1,134 +1,108 @@
 //! SentencePiece's BPE (Kudo and Richardson 2018): neighbours whose union is the best-scored token merge first.
 
-use crate::vocabulary::{Vocabulary, byte_token};
-use crate::{Error, TokenType};
+use crate::Error;
+use crate::merge::{Merge, Merger};
+use crate::vocabulary::Vocabulary;
 use gguf::Metadata;
-use rustc_hash::FxHashMap;
-use std::collections::BinaryHeap;
 
-/// Tokens by text, with scores.
+/// Tokens merge in the order of their scores.
 #[derive(Debug)]
 pub(crate) struct SentencePiece {
-    tokens: FxHashMap<Box<str>, u32>,
-    scores: Vec<f32>,
+    /// By token: the higher its score, the lower its rank.
+    ranks: Vec<u32>,
     /// The token of each single byte, for text that is in no token.
     bytes: [Option<u32>; 256],
     unknown: Option<u32>,
-}
-
-#[derive(Clone, Copy)]
-struct Symbol {
-    /// Where its text begins, and its bytes; 0 once it is merged into the one before.
-    start: u32,
-    len: u32,
-    previous: u32,
-    next: u32,
-}
-
-const NONE: u32 = u32::MAX;
-
-/// A possible merge; the greatest is the next.
-#[derive(PartialEq)]
-struct Pair {
-    score: f32,
-    left: u32,
-    right: u32,
-    len: u32,
-}
-
-impl Eq for Pair {}
-
-impl Ord for Pair {
-    fn cmp(&self, other: &Pair) -> std::cmp::Ordering {
-        // Best score first, then leftmost.
-        self.score.total_cmp(&other.score).then(other.left.cmp(&self.left))
-    }
-}
-
-impl PartialOrd for Pair {
-    fn partial_cmp(&self, other: &Pair) -> Option<std::cmp::Ordering> {
-        Some(self.cmp(other))
-    }
+    /// Blanks at both ends are dropped and runs of them become one.
+    remove_extra_whitespaces: bool,
 }
 
 impl SentencePiece {
     pub fn new(metadata: &Metadata, vocabulary: &Vocabulary) -> Result<SentencePiece, Error> {
         let key = "tokenizer.ggml.scores";
-        let scores = metadata.require_f32s(key)?.to_vec();
+        let scores = metadata.require_f32s(key)?;
         if scores.len() != vocabulary.texts.len() {
             return Err(Error::Length { key, found: scores.len(), expected: vocabulary.texts.len() });
         }
-        let mut tokens = FxHashMap::default();
-        let mut bytes = [None; 256];
-        for (id, text) in vocabulary.texts.iter().enumerate() {
-            match vocabulary.types[id] {
-                // Neither control tokens nor bytes may come from text that spells them.
-                TokenType::Control | TokenType::Unknown => {}
-                TokenType::Byte => {
-                    if let Some(byte) = byte_token(text) {
-                        bytes[usize::from(byte)].get_or_insert(id as u32);
-                    }
-                }
-                TokenType::Normal | TokenType::UserDefined | TokenType::Unused => {
-                    tokens.entry(text.as_str().into()).or_insert(id as u32);
-                }
-            }
-        }
-        Ok(SentencePiece { tokens, scores, bytes, unknown: vocabulary.unknown })
+        let remove = metadata.bool("tokenizer.ggml.remove_extra_whitespaces")?;
+        Ok(SentencePiece {
+            ranks: scores.iter().copied().map(rank).collect(),
+            bytes: vocabulary.byte_tokens(),
+            unknown: vocabulary.unknown,
+            remove_extra_whitespaces: remove.unwrap_or(false),
+        })
     }
 
-    /// Appends the tokens of a text in which there are no special ones; a prefix blank is the caller's business.
-    /// Merges in `n log n` steps for `n` characters.
-    pub fn encode(&self, text: &str, out: &mut Vec<u32>) {
-        let text = text.replace(' ', "▁");
-        let mut symbols: Vec<Symbol> = Vec::with_capacity(text.len());
-        for (start, c) in text.char_indices() {
-            let at = symbols.len() as u32;
-            let (start, len) = (start as u32, c.len_utf8() as u32);
-            symbols.push(Symbol { start, len, previous: at.wrapping_sub(1), next: at + 1 });
+    /// Appends the tokens of a text in which there are no special ones, after a blank if `prefix`.
+    pub fn encode(
+        &self,
+        vocabulary: &Vocabulary,
+        text: &str,
+        prefix: bool,
+        merger: &mut Merger,
+        out: &mut Vec<u32>,
+    ) {
+        let text = self.normalize(text, prefix);
+        merger.clear();
+        for (at, c) in text.char_indices() {
+            let range = at..at + c.len_utf8();
+            merger.push(range.clone(), vocabulary.plain_id_of(&text[range]));
         }
-        if let Some(last) = symbols.last_mut() {
-            last.next = NONE;
-        }
-        let mut queue = BinaryHeap::new();
-        for right in 1..symbols.len() as u32 {
-            self.push(&mut queue, &text, &symbols, right - 1, right);
-        }
-        while let Some(Pair { left, right, len, .. }) = queue.pop() {
-            let (first, second) = (symbols[left as usize], symbols[right as usize]);
-            // An entry is stale once either side has merged with something else.
-            if first.len == 0 || second.len == 0 || first.len + second.len != len || first.next != right {
-                continue;
-            }
-            symbols[left as usize] = Symbol { len, next: second.next, ..first };
-            symbols[right as usize].len = 0;
-            if second.next != NONE {
-                symbols[second.next as usize].previous = left;
-            }
-            self.push(&mut queue, &text, &symbols, first.previous, left);
-            self.push(&mut queue, &text, &symbols, left, second.next);
-        }
-        for symbol in symbols.iter().filter(|symbol| symbol.len > 0) {
-            let piece = &text[symbol.start as usize..(symbol.start + symbol.len) as usize];
-            match self.tokens.get(piece) {
-                Some(&id) => out.push(id),
+        let symbols = merger.run(|left, right| {
+            let token = vocabulary.plain_id_of(&text[left.range.start..right.range.end])?;
+            Some(Merge { rank: *self.ranks.get(token as usize)?, token })
+        });
+        for symbol in symbols {
+            match symbol.token {
+                Some(token) => out.push(token),
                 None => {
-                    out.extend(
-                        piece.bytes().filter_map(|byte| self.bytes[usize::from(byte)].or(self.unknown)),
-                    );
+                    let bytes = text[symbol.range.clone()].bytes();
+                    out.extend(bytes.filter_map(|byte| self.bytes[usize::from(byte)].or(self.unknown)));
                 }
             }
         }
     }
 
-    fn push(&self, queue: &mut BinaryHeap<Pair>, text: &str, symbols: &[Symbol], left: u32, right: u32) {
-        if left == NONE || right == NONE {
-            return;
+    /// The text as tokens spell it, with `▁` for blanks.
+    fn normalize(&self, text: &str, prefix: bool) -> String {
+        let mut normal = String::with_capacity(text.len() + text.len() / 2);
+        let text = if self.remove_extra_whitespaces { text.trim_matches(' ') } else { text };
+        if text.is_empty() {
+            return normal;
         }
-        let (first, second) = (symbols[left as usize], symbols[right as usize]);
-        let len = first.len + second.len;
-        if let Some(&id) = self.tokens.get(&text[first.start as usize..(first.start + len) as usize]) {
-            queue.push(Pair { score: self.scores[id as usize], left, right, len });
+        if prefix {
+            normal.push('▁');
         }
+        let mut after_blank = false;
+        for c in text.chars() {
+            let blank = c == ' ';
+            if !(blank && after_blank && self.remove_extra_whitespaces) {
+                normal.push(if blank { '▁' } else { c });
+            }
+            after_blank = blank;
+        }
+        normal
+    }
+}
+
+/// Ranks in the order of falling scores; what is no number comes last.
+fn rank(score: f32) -> u32 {
+    // Adding zero makes the two zeros one. The bits of positive floats are in the order of the floats, those of
+    // negative ones in the reverse order.
+    let score = if score.is_nan() { f32::NEG_INFINITY } else { score + 0.0 };
+    let bits = score.to_bits();
+    if score.is_sign_negative() { bits } else { !(bits | 1 << 31) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranks_fall_as_scores_rise() {
+        let scores = [f32::INFINITY, 2.0, 1.0, 0.0, -1.0, -2.0, f32::NEG_INFINITY];
+        assert!(scores.windows(2).all(|pair| rank(pair[0]) < rank(pair[1])));
+        assert_eq!(rank(0.0), rank(-0.0));
+        assert_eq!(rank(f32::NAN), rank(f32::NEG_INFINITY));
     }
 }

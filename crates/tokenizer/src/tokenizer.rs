@@ -1,12 +1,13 @@
 //! The tokenizer itself.
 
+use crate::Error;
 use crate::bpe::Bpe;
+use crate::merge::Merger;
 use crate::sentencepiece::SentencePiece;
 use crate::special::{Fragment, SpecialTokens};
-use crate::vocabulary::Vocabulary;
-use crate::{Error, Kind, TokenType};
+use crate::vocabulary::{Kind, TokenType, Vocabulary};
+use crate::wordpiece::WordPiece;
 use gguf::Metadata;
-use std::collections::HashMap;
 use std::ops::Range;
 
 /// How a text is encoded.
@@ -14,7 +15,8 @@ use std::ops::Range;
 pub struct EncodeOptions {
     /// Put the begin and end tokens that the model asks for around the text.
     pub add_special: bool,
-    /// Find control tokens in the text; otherwise they are text like any other.
+    /// Find control tokens in the text; otherwise they are text like any other. User-defined tokens, which are text
+    /// that is always one token, are found either way.
     pub parse_special: bool,
 }
 
@@ -24,13 +26,13 @@ pub struct Tokenizer {
     vocabulary: Vocabulary,
     model: Model,
     special: SpecialTokens,
-    by_text: HashMap<String, u32>,
 }
 
 #[derive(Debug)]
 enum Model {
     Bpe(Bpe),
     SentencePiece(SentencePiece),
+    WordPiece(WordPiece),
 }
 
 impl Tokenizer {
@@ -38,15 +40,12 @@ impl Tokenizer {
     pub fn from_metadata(metadata: &Metadata) -> Result<Tokenizer, Error> {
         let vocabulary = Vocabulary::read(metadata)?;
         let model = match vocabulary.kind {
-            Kind::Bpe => Model::Bpe(Bpe::new(metadata, &vocabulary)?),
+            Kind::Bpe | Kind::CharacterBpe => Model::Bpe(Bpe::new(metadata, &vocabulary)?),
             Kind::SentencePiece => Model::SentencePiece(SentencePiece::new(metadata, &vocabulary)?),
+            Kind::WordPiece => Model::WordPiece(WordPiece::new(metadata, &vocabulary)?),
         };
-        let special = SpecialTokens::new(&vocabulary);
-        let mut by_text = HashMap::with_capacity(vocabulary.texts.len());
-        for (id, text) in vocabulary.texts.iter().enumerate() {
-            by_text.entry(text.clone()).or_insert(id as u32);
-        }
-        Ok(Tokenizer { vocabulary, model, special, by_text })
+        let special = SpecialTokens::new(metadata, &vocabulary)?;
+        Ok(Tokenizer { vocabulary, model, special })
     }
 
     /// The ids of a text.
@@ -54,37 +53,43 @@ impl Tokenizer {
         self.encode_rendered(text, &[], options)
     }
 
-    /// The ids of a text of which some byte ranges (ascending, not overlapping) are literal: no control token is
-    /// found where it would touch one. The ids are otherwise those of the whole text.
+    /// The ids of a text of which some byte ranges are literal: no control token is found where it would overlap one
+    /// (or span an empty one). The ids are otherwise those of the whole text, so a word that is partly literal is
+    /// still one word.
     pub fn encode_rendered(&self, text: &str, literal: &[Range<usize>], options: EncodeOptions) -> Vec<u32> {
-        let mut ids = Vec::with_capacity(text.len() / 3 + 2);
+        let literal = in_order(literal);
+        let mut merger = Merger::default();
+        let mut ids = Vec::with_capacity(text.len() / 4 + 2);
         if options.add_special && self.vocabulary.add_bos {
             ids.extend(self.vocabulary.bos);
         }
         let mut after_token = true;
-        for fragment in self.special.split(text, options.parse_special, literal, &self.vocabulary.types) {
+        for fragment in self.special.split(text, options.parse_special, &literal) {
             match fragment {
                 Fragment::Token(id) => {
                     ids.push(id);
                     after_token = true;
                 }
                 Fragment::Text(range) => {
-                    let part = &text[range];
-                    match &self.model {
-                        Model::Bpe(bpe) => bpe.encode(part, &mut ids),
-                        Model::SentencePiece(model) if self.vocabulary.add_space_prefix && after_token => {
-                            model.encode(&format!(" {part}"), &mut ids);
-                        }
-                        Model::SentencePiece(model) => model.encode(part, &mut ids),
-                    }
+                    let prefix = self.vocabulary.add_space_prefix && after_token;
+                    self.encode_plain(&text[range], prefix, &mut merger, &mut ids);
                     after_token = false;
                 }
             }
         }
-        if options.add_special && self.vocabulary.add_eos {
-            ids.extend(self.vocabulary.eos);
+        if options.add_special {
+            ids.extend(self.vocabulary.closing);
         }
         ids
+    }
+
+    /// Appends the ids of a text in which there are no special tokens.
+    fn encode_plain(&self, text: &str, prefix: bool, merger: &mut Merger, ids: &mut Vec<u32>) {
+        match &self.model {
+            Model::Bpe(model) => model.encode(&self.vocabulary, text, merger, ids),
+            Model::SentencePiece(model) => model.encode(&self.vocabulary, text, prefix, merger, ids),
+            Model::WordPiece(model) => model.encode(&self.vocabulary, text, ids),
+        }
     }
 
     /// The bytes of a token in text: nothing for control tokens and ids that are not in the vocabulary.
@@ -97,7 +102,7 @@ impl Tokenizer {
 
     /// The bytes of a token with control tokens spelled out; nothing for ids that are not in the vocabulary.
     pub fn token_bytes(&self, id: u32) -> &[u8] {
-        self.vocabulary.bytes.get(id as usize).map_or(&[], |bytes| bytes)
+        self.vocabulary.bytes.get(id).unwrap_or(&[])
     }
 
     /// The bytes of several tokens, control tokens spelled out or left out.
@@ -126,14 +131,14 @@ impl Tokenizer {
         self.vocabulary.add_bos
     }
 
-    /// Whether the model wants the end token after every text.
+    /// Whether the model wants the end token, or a separator, after every text.
     pub fn add_eos(&self) -> bool {
         self.vocabulary.add_eos
     }
 
     /// Whether encoding puts a blank before a text.
     pub fn adds_space_prefix(&self) -> bool {
-        self.vocabulary.kind == Kind::SentencePiece && self.vocabulary.add_space_prefix
+        self.vocabulary.add_space_prefix
     }
 
     /// Whether a generation ends with this token.
@@ -146,29 +151,52 @@ impl Tokenizer {
         &self.vocabulary.end_of_generation
     }
 
-    /// What a token is for.
+    /// What a token is for; `None` if the id is not in the vocabulary.
     pub fn token_type(&self, id: u32) -> Option<TokenType> {
-        self.vocabulary.types.get(id as usize).copied()
+        self.vocabulary.type_of(id)
+    }
+
+    /// Whether a token controls the model, so that it has no text.
+    pub fn is_control(&self, id: u32) -> bool {
+        self.token_type(id) == Some(TokenType::Control)
     }
 
     /// A token's text as the file has it: in the alphabet of byte-level BPE, or with ▁ for blanks.
     pub fn token_text(&self, id: u32) -> Option<&str> {
-        self.vocabulary.texts.get(id as usize).map(String::as_str)
+        self.vocabulary.texts.get(id)
     }
 
     /// The token of a text as the file has it.
     pub fn id_of(&self, text: &str) -> Option<u32> {
-        self.by_text.get(text).copied()
+        self.vocabulary.texts.id_of(text)
     }
 
     /// The texts of all control tokens.
     pub fn control_token_texts(&self) -> impl Iterator<Item = &str> {
-        let control = |id: &usize| self.vocabulary.types[*id] == TokenType::Control;
-        (0..self.vocab_size()).filter(control).map(|id| self.vocabulary.texts[id].as_str())
+        self.vocabulary.texts.iter().filter(|&(id, _)| self.is_control(id)).map(|(_, text)| text)
     }
 
     /// The kind of tokenizer.
     pub fn kind(&self) -> Kind {
         self.vocabulary.kind
     }
+
+    /// The name of the pre-tokenizer in the file.
+    pub fn pre(&self) -> Option<&str> {
+        self.vocabulary.pre.as_deref()
+    }
+}
+
+/// Ranges in order, overlapping ones joined, so that a binary search finds every one.
+fn in_order(ranges: &[Range<usize>]) -> Vec<Range<usize>> {
+    let mut sorted = ranges.to_vec();
+    sorted.sort_by_key(|range| (range.start, range.end));
+    let mut joined: Vec<Range<usize>> = Vec::with_capacity(sorted.len());
+    for range in sorted {
+        match joined.last_mut() {
+            Some(last) if range.start < last.end => last.end = last.end.max(range.end),
+            _ => joined.push(range),
+        }
+    }
+    joined
 }

@@ -1,7 +1,7 @@
-//! The vocabulary as a file has it, checked.
+//! The vocabulary as a file has it, checked: the one place where a file's arrays and ids are compared.
 
-use crate::Error;
-use crate::alphabet;
+use crate::texts::{Arena, Texts};
+use crate::{Error, alphabet, ends};
 use gguf::Metadata;
 
 /// What a token is for.
@@ -26,22 +26,40 @@ pub enum TokenType {
 pub enum Kind {
     /// Byte-level byte-pair encoding (`gpt2`).
     Bpe,
+    /// Byte-pair encoding of characters, with `▁` for blanks and bytes for what is in no token (`gemma4`).
+    CharacterBpe,
     /// SentencePiece (`llama`).
     SentencePiece,
+    /// WordPiece with BERT's normalisation (`bert`).
+    WordPiece,
+}
+
+impl Kind {
+    /// Every kind, with its `tokenizer.ggml.model` in files.
+    pub(crate) const ALL: [(&'static str, Kind); 4] = [
+        ("gpt2", Kind::Bpe),
+        ("llama", Kind::SentencePiece),
+        ("gemma4", Kind::CharacterBpe),
+        ("bert", Kind::WordPiece),
+    ];
 }
 
 /// Tokens and everything about them.
 #[derive(Debug)]
 pub(crate) struct Vocabulary {
     pub kind: Kind,
+    /// `tokenizer.ggml.pre`.
+    pub pre: Option<String>,
     /// Texts as the file has them.
-    pub texts: Vec<String>,
+    pub texts: Texts,
     pub types: Vec<TokenType>,
     /// What each token stands for, in bytes of output.
-    pub bytes: Vec<Box<[u8]>>,
+    pub bytes: Arena,
     pub bos: Option<u32>,
     pub eos: Option<u32>,
     pub unknown: Option<u32>,
+    /// Put after a text, if anything is; the end token or a separator.
+    pub closing: Option<u32>,
     pub add_bos: bool,
     pub add_eos: bool,
     pub add_space_prefix: bool,
@@ -49,97 +67,104 @@ pub(crate) struct Vocabulary {
     pub end_of_generation: Vec<u32>,
 }
 
-/// Texts of tokens that end a generation, whatever a file's keys say.
-const ENDS: &[&str] = &[
-    "<|eot_id|>",
-    "<|im_end|>",
-    "<|end|>",
-    "<|return|>",
-    "<|call|>",
-    "<|flush|>",
-    "<|calls|>",
-    "<end_of_turn>",
-    "<|endoftext|>",
-    "</s>",
-    "<|eom_id|>",
-    "<EOT>",
-    "_<EOT>",
-    "[EOT]",
-    "[EOS]",
-    "<|end_of_text|>",
-    "<end_of_utterance>",
-    "<eos>",
-    "<turn|>",
-    "<|tool_response>",
-    "<｜end▁of▁sentence｜>",
-    "[e~[",
-    "<|eot|>",
-    // Fill-in-the-middle models go on with another file after these.
-    "<|fim_pad|>",
-    "<fim-pad>",
-    "<fim_pad>",
-    "<PAD>",
-    "<|fim_repo|>",
-    "<|repo_name|>",
-    "<fim-repo>",
-    "<REPO>",
-    "<reponame>",
-    "<|file_sep|>",
-];
+/// Ids are 32 bits; this many tokens are beyond any model, and keep all sums of ids far from overflow.
+const MAX_TOKENS: usize = 1 << 24;
 
 impl Vocabulary {
     pub fn read(metadata: &Metadata) -> Result<Vocabulary, Error> {
-        let kind = match metadata.require_str("tokenizer.ggml.model")? {
-            "gpt2" => Kind::Bpe,
-            "llama" => Kind::SentencePiece,
-            other => return Err(Error::Kind { found: other.into() }),
+        let model = metadata.require_str("tokenizer.ggml.model")?;
+        let kind = Kind::ALL.iter().find(|(name, _)| *name == model).map(|&(_, kind)| kind);
+        let kind = kind.ok_or_else(|| Error::Kind { found: model.into() })?;
+        let pre = metadata.str("tokenizer.ggml.pre")?;
+        let kind = match (kind, pre) {
+            (Kind::Bpe, Some("gemma4" | "granite-embed-multi-311m")) => Kind::CharacterBpe,
+            _ => kind,
         };
-        let texts = metadata.require_strings("tokenizer.ggml.tokens")?.to_vec();
-        if texts.is_empty() || texts.len() > 1 << 24 {
-            return Err(Error::Size(texts.len()));
+        let texts = metadata.require_strings("tokenizer.ggml.tokens")?;
+        if texts.is_empty() || texts.len() > MAX_TOKENS {
+            return Err(Error::Size { found: texts.len(), max: MAX_TOKENS });
         }
-        let types = read_types(metadata, texts.len())?;
-        let special = |name: &str| -> Result<Option<u32>, Error> {
-            let key = format!("tokenizer.ggml.{name}");
-            match metadata.u32(&key)? {
-                Some(id) if id as usize >= texts.len() => {
-                    Err(Error::Id { key, found: id, tokens: texts.len() })
-                }
-                id => Ok(id),
-            }
-        };
-        let sentencepiece = kind == Kind::SentencePiece;
-        // What files of each kind mean where they do not say.
-        let bos = special("bos_token_id")?.or((sentencepiece && texts.len() > 1).then_some(1));
-        let eos = special("eos_token_id")?.or((sentencepiece && texts.len() > 2).then_some(2));
-        let mut ends: Vec<u32> =
-            [eos, special("eot_token_id")?, special("eom_token_id")?].into_iter().flatten().collect();
-        ends.extend((0..texts.len()).filter(|&id| ENDS.contains(&texts[id].as_str())).map(|id| id as u32));
-        ends.sort_unstable();
-        ends.dedup();
-        // In the harmony format, <|end|> ends a message, not the answer.
-        let has = |text: &str| ends.iter().any(|&id| texts[id as usize] == text);
-        if has("<|return|>") && (has("<|call|>") || has("<|calls|>")) {
-            ends.retain(|&id| texts[id as usize] != "<|end|>");
-        }
-        let bytes = texts.iter().zip(&types).map(|(text, &kind_of)| bytes_of(kind, text, kind_of)).collect();
-        let bpe_adds_bos = metadata.str("tokenizer.ggml.pre")?.is_some_and(crate::pretokenizer::adds_bos);
+        let texts = Texts::new(texts);
+        let mut types = read_types(metadata, texts.len())?;
+        let end_of_generation = ends::find(metadata, &texts, &mut types)?;
+        let id = |name: &str| special_id(metadata, name, texts.len());
         let flag = |name: &str, default: bool| -> Result<bool, Error> {
             Ok(metadata.bool(&format!("tokenizer.ggml.{name}"))?.unwrap_or(default))
         };
+        // What files of each kind mean where they do not say.
+        let default = |id: u32| ((id as usize) < texts.len()).then_some(id);
+        let (bos, eos, unknown, separator) = match kind {
+            Kind::Bpe | Kind::CharacterBpe => (None, None, None, None),
+            Kind::SentencePiece => (default(1), default(2), default(0), None),
+            Kind::WordPiece => (id("cls_token_id")?.or(default(101)), None, default(100), default(102)),
+        };
+        let (bos, eos) = (id("bos_token_id")?.or(bos), id("eos_token_id")?.or(eos));
+        // The key is misspelt in files.
+        let separator = id("seperator_token_id")?.or(separator);
+        let (add_bos, add_eos) = match kind {
+            Kind::Bpe => (pre.is_some_and(crate::pretokenizer::adds_bos), false),
+            Kind::CharacterBpe | Kind::SentencePiece => (true, false),
+            Kind::WordPiece => (true, true),
+        };
+        let add_eos = flag("add_eos_token", add_eos)?;
+        let mut bytes = Arena::default();
+        for ((_, text), &token_type) in texts.iter().zip(&types) {
+            push_bytes(kind, text, token_type, &mut bytes);
+        }
         Ok(Vocabulary {
-            add_bos: flag("add_bos_token", sentencepiece || bpe_adds_bos)?,
-            add_eos: flag("add_eos_token", false)?,
-            add_space_prefix: flag("add_space_prefix", sentencepiece)?,
-            unknown: special("unknown_token_id")?.or(sentencepiece.then_some(0)),
+            add_bos: flag("add_bos_token", add_bos)?,
+            add_eos,
+            add_space_prefix: flag("add_space_prefix", true)? && kind == Kind::SentencePiece,
+            closing: if kind == Kind::WordPiece { separator } else { eos }.filter(|_| add_eos),
+            unknown: id("unknown_token_id")?.or(unknown),
+            pre: pre.map(str::to_owned),
             kind,
             texts,
             types,
             bytes,
             bos,
             eos,
-            end_of_generation: ends,
+            end_of_generation,
         })
+    }
+
+    pub fn type_of(&self, id: u32) -> Option<TokenType> {
+        self.types.get(id as usize).copied()
+    }
+
+    /// The token of a text that plain text may become: no control token, whatever the text spells.
+    pub fn plain_id_of(&self, text: &str) -> Option<u32> {
+        let plain = |&id: &u32| {
+            !matches!(
+                self.type_of(id),
+                None | Some(TokenType::Control | TokenType::Unknown | TokenType::Byte)
+            )
+        };
+        self.texts.id_of(text).filter(plain)
+    }
+
+    /// The tokens that stand for single bytes, spelt `<0x00>` to `<0xFF>`.
+    pub fn byte_tokens(&self) -> [Option<u32>; 256] {
+        let mut bytes = [None; 256];
+        for (id, text) in self.texts.iter() {
+            if self.type_of(id) == Some(TokenType::Byte)
+                && let Some(byte) = byte_token(text)
+            {
+                bytes[usize::from(byte)].get_or_insert(id);
+            }
+        }
+        bytes
+    }
+}
+
+/// The id in a key of `tokenizer.ggml`, checked.
+pub(crate) fn special_id(metadata: &Metadata, name: &str, tokens: usize) -> Result<Option<u32>, Error> {
+    let key = format!("tokenizer.ggml.{name}");
+    match metadata.u32(&key)? {
+        // Some writers put -1 for a token that a model does not have.
+        Some(u32::MAX) => Ok(None),
+        Some(id) if id as usize >= tokens => Err(Error::Id { key, found: id, tokens }),
+        id => Ok(id),
     }
 }
 
@@ -149,37 +174,38 @@ fn read_types(metadata: &Metadata, tokens: usize) -> Result<Vec<TokenType>, Erro
     if numbers.len() != tokens {
         return Err(Error::Length { key, found: numbers.len(), expected: tokens });
     }
-    Ok(numbers
-        .into_iter()
-        .map(|number| match number {
-            2 => TokenType::Unknown,
-            3 => TokenType::Control,
-            4 => TokenType::UserDefined,
-            5 => TokenType::Unused,
-            6 => TokenType::Byte,
-            _ => TokenType::Normal,
-        })
-        .collect())
+    let token_type = |number| match number {
+        2 => TokenType::Unknown,
+        3 => TokenType::Control,
+        4 => TokenType::UserDefined,
+        5 => TokenType::Unused,
+        6 => TokenType::Byte,
+        _ => TokenType::Normal,
+    };
+    Ok(numbers.into_iter().map(token_type).collect())
 }
 
-/// What a token stands for.
-fn bytes_of(kind: Kind, text: &str, token_type: TokenType) -> Box<[u8]> {
-    let bytes = match (kind, token_type) {
-        (_, TokenType::Control | TokenType::Unknown) => text.as_bytes().to_vec(),
-        (Kind::SentencePiece, TokenType::Byte) => match byte_token(text) {
-            Some(byte) => vec![byte],
-            None => text.as_bytes().to_vec(),
+/// Appends what a token stands for.
+fn push_bytes(kind: Kind, text: &str, token_type: TokenType, out: &mut Arena) {
+    match (kind, token_type) {
+        // These are matched on raw text, so they are raw text.
+        (_, TokenType::Control | TokenType::Unknown | TokenType::UserDefined) => out.push(text.as_bytes()),
+        (Kind::Bpe, _) => match alphabet::decode(text) {
+            Some(bytes) => out.push(&bytes),
+            None => out.push(text.as_bytes()),
         },
-        (Kind::SentencePiece, _) => text.replace('▁', " ").into_bytes(),
-        // User-defined tokens are raw text; so is a normal one that is not of the alphabet.
-        (Kind::Bpe, TokenType::UserDefined) => text.as_bytes().to_vec(),
-        (Kind::Bpe, _) => alphabet::decode(text).unwrap_or_else(|| text.as_bytes().to_vec()),
-    };
-    bytes.into_boxed_slice()
+        (_, TokenType::Byte) => match byte_token(text) {
+            Some(byte) => out.push(&[byte]),
+            None => out.push(text.as_bytes()),
+        },
+        (_, _) if text.contains('▁') => out.push(text.replace('▁', " ").as_bytes()),
+        (_, _) => out.push(text.as_bytes()),
+    }
 }
 
 /// The byte of a token such as `<0x0A>`.
-pub(crate) fn byte_token(text: &str) -> Option<u8> {
+fn byte_token(text: &str) -> Option<u8> {
     let digits = text.strip_prefix("<0x")?.strip_suffix('>')?;
-    (digits.len() == 2).then(|| u8::from_str_radix(digits, 16).ok())?
+    let hex = digits.len() == 2 && digits.bytes().all(|digit| digit.is_ascii_hexdigit());
+    hex.then(|| u8::from_str_radix(digits, 16).ok())?
 }

@@ -50,11 +50,10 @@ impl Bpe {
             whole.push_str(left);
             whole.push_str(right);
             let token = |text: &str| vocabulary.texts.id_of(text).ok_or_else(|| broken(Some(text)));
-            let (left_id, right_id, token) = (token(left)?, token(right)?, token(&whole)?);
+            let (left, right, token) = (token(left)?, token(right)?, token(&whole)?);
             // Control tokens never come from text.
-            let plain = |text: &str| vocabulary.plain_id_of(text).is_some();
-            if plain(left) && plain(right) && plain(&whole) {
-                merges.entry((left_id, right_id)).or_insert(Merge { rank, token });
+            if [left, right, token].into_iter().all(|id| vocabulary.is_plain(id)) {
+                merges.entry((left, right)).or_insert(Merge { rank, token });
             }
         }
         Ok(Bpe { pretokenizer, byte_level, bytes, merges })
@@ -122,9 +121,7 @@ impl Bpe {
             match symbol.token {
                 Some(token) => out.push(token),
                 None if self.byte_level => {}
-                None => {
-                    out.extend(piece[symbol.range.clone()].bytes().filter_map(|b| self.bytes[usize::from(b)]))
-                }
+                None => out.extend(piece[symbol.range()].bytes().filter_map(|b| self.bytes[usize::from(b)])),
             }
         }
     }

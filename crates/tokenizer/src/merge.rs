@@ -4,17 +4,28 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::ops::Range;
 
-/// A stretch of a text, and its token where it is one.
+/// A stretch of a text, and its token where it is one. Offsets are 32 bits, which halves the memory that merging moves
+/// about: see [`MAX_TEXT`].
 #[derive(Clone, Debug)]
 pub(crate) struct Symbol {
-    /// Bytes of the text.
-    pub range: Range<usize>,
+    start: u32,
+    /// Equal to `start` once the symbol before has taken this one in.
+    end: u32,
     pub token: Option<u32>,
     /// Neighbours; [`NONE`] at the ends.
-    previous: usize,
-    next: usize,
-    /// False once the symbol before has taken it in.
-    alive: bool,
+    previous: u32,
+    next: u32,
+}
+
+impl Symbol {
+    /// Bytes of the text.
+    pub fn range(&self) -> Range<usize> {
+        self.start as usize..self.end as usize
+    }
+
+    fn alive(&self) -> bool {
+        self.start < self.end
+    }
 }
 
 /// What two neighbours become: the least rank is merged first, the leftmost of equals.
@@ -25,9 +36,13 @@ pub(crate) struct Merge {
 }
 
 /// A merge that was possible when it was queued: rank, left symbol, right symbol, end of the right one, token.
-type Candidate = Reverse<(u32, usize, usize, usize, u32)>;
+type Candidate = Reverse<(u32, u32, u32, u32, u32)>;
 
-const NONE: usize = usize::MAX;
+const NONE: u32 = u32::MAX;
+
+/// The longest text that may be merged as one, in bytes: its offsets and indices fit, even with three bytes for a
+/// blank.
+pub(crate) const MAX_TEXT: usize = 1 << 30;
 
 /// A text's symbols and the queue of their merges. One serves many pieces of text, so that its memory is used again.
 #[derive(Debug, Default)]
@@ -45,54 +60,54 @@ impl Merger {
         self.queue.clear();
     }
 
-    /// Adds a symbol at the end.
+    /// Adds a symbol at the end: bytes of a text no longer than thrice [`MAX_TEXT`], none of them empty.
     pub fn push(&mut self, range: Range<usize>, token: Option<u32>) {
-        let at = self.symbols.len();
-        let previous = match self.symbols.last_mut() {
-            Some(last) => {
-                last.next = at;
-                at - 1
-            }
-            None => NONE,
-        };
-        self.symbols.push(Symbol { range, token, previous, next: NONE, alive: true });
+        let at = self.symbols.len() as u32;
+        let mut previous = NONE;
+        if let Some(last) = self.symbols.last_mut() {
+            last.next = at;
+            previous = at - 1;
+        }
+        let (start, end) = (range.start as u32, range.end as u32);
+        self.symbols.push(Symbol { start, end, token, previous, next: NONE });
     }
 
     /// Merges until no two neighbours merge, and returns what is left. A merge leaves one symbol fewer and queues at
     /// most two candidates, so `n` symbols take at most `3 n` steps of `log n`.
     pub fn run(&mut self, find: impl Fn(&Symbol, &Symbol) -> Option<Merge>) -> impl Iterator<Item = &Symbol> {
-        for right in 1..self.symbols.len() {
-            self.queue_pair(right - 1, right, &find);
-        }
+        let candidate = |symbols: &[Symbol], left: u32, right: u32| -> Option<Candidate> {
+            let (first, second) = (&symbols[left as usize], &symbols[right as usize]);
+            let Merge { rank, token } = find(first, second)?;
+            Some(Reverse((rank, left, right, second.end, token)))
+        };
+        // All at once, the first candidates are made a heap in linear time.
+        let mut candidates = std::mem::take(&mut self.queue).into_vec();
+        let lefts = 0..(self.symbols.len() as u32).saturating_sub(1);
+        candidates.extend(lefts.filter_map(|left| candidate(&self.symbols, left, left + 1)));
+        self.queue = candidates.into();
         while let Some(Reverse((_, left, right, end, token))) = self.queue.pop() {
             self.steps += 1;
-            let (first, second) = (&self.symbols[left], &self.symbols[right]);
+            let (first, second) = (&self.symbols[left as usize], &self.symbols[right as usize]);
             // Stale once either side has merged with something else.
-            if !first.alive || first.next != right || second.range.end != end {
+            if !first.alive() || first.next != right || second.end != end {
                 continue;
             }
             let (previous, next) = (first.previous, second.next);
-            self.symbols[right].alive = false;
-            let merged = &mut self.symbols[left];
-            merged.range.end = end;
+            let absorbed = &mut self.symbols[right as usize];
+            absorbed.end = absorbed.start;
+            let merged = &mut self.symbols[left as usize];
+            merged.end = end;
             merged.token = Some(token);
             merged.next = next;
             if next != NONE {
-                self.symbols[next].previous = left;
-                self.queue_pair(left, next, &find);
+                self.symbols[next as usize].previous = left;
+                self.queue.extend(candidate(&self.symbols, left, next));
             }
             if previous != NONE {
-                self.queue_pair(previous, left, &find);
+                self.queue.extend(candidate(&self.symbols, previous, left));
             }
         }
-        self.symbols.iter().filter(|symbol| symbol.alive)
-    }
-
-    fn queue_pair(&mut self, left: usize, right: usize, find: impl Fn(&Symbol, &Symbol) -> Option<Merge>) {
-        let (first, second) = (&self.symbols[left], &self.symbols[right]);
-        if let Some(Merge { rank, token }) = find(first, second) {
-            self.queue.push(Reverse((rank, left, right, second.range.end, token)));
-        }
+        self.symbols.iter().filter(|symbol| symbol.alive())
     }
 }
 
@@ -107,10 +122,10 @@ mod tests {
             merger.push(at..at + c.len_utf8(), None);
         }
         let symbols = merger.run(|left, right| {
-            let rank = find(&text[left.range.clone()], &text[right.range.clone()])?;
+            let rank = find(&text[left.range()], &text[right.range()])?;
             Some(Merge { rank, token: 0 })
         });
-        symbols.map(|symbol| text[symbol.range.clone()].to_owned()).collect()
+        symbols.map(|symbol| text[symbol.range()].to_owned()).collect()
     }
 
     #[test]
@@ -136,9 +151,7 @@ mod tests {
                 merger.push(at..at + 1, None);
             }
             // Everything merges with everything, longer unions later: as many merges as there can be.
-            let find = |left: &Symbol, right: &Symbol| {
-                Some(Merge { rank: (right.range.end - left.range.start) as u32, token: 0 })
-            };
+            let find = |left: &Symbol, right: &Symbol| Some(Merge { rank: right.end - left.start, token: 0 });
             assert_eq!(merger.run(find).count(), 1);
             merger.steps
         };

@@ -49,14 +49,14 @@ impl SentencePiece {
             merger.push(range.clone(), vocabulary.plain_id_of(&text[range]));
         }
         let symbols = merger.run(|left, right| {
-            let token = vocabulary.plain_id_of(&text[left.range.start..right.range.end])?;
+            let token = vocabulary.plain_id_of(&text[left.range().start..right.range().end])?;
             Some(Merge { rank: *self.ranks.get(token as usize)?, token })
         });
         for symbol in symbols {
             match symbol.token {
                 Some(token) => out.push(token),
                 None => {
-                    let bytes = text[symbol.range.clone()].bytes();
+                    let bytes = text[symbol.range()].bytes();
                     out.extend(bytes.filter_map(|byte| self.bytes[usize::from(byte)].or(self.unknown)));
                 }
             }

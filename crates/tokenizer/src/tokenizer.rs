@@ -2,7 +2,7 @@
 
 use crate::Error;
 use crate::bpe::Bpe;
-use crate::merge::Merger;
+use crate::merge::{MAX_TEXT, Merger};
 use crate::sentencepiece::SentencePiece;
 use crate::special::{Fragment, SpecialTokens};
 use crate::vocabulary::{Kind, TokenType, Vocabulary};
@@ -83,12 +83,17 @@ impl Tokenizer {
         ids
     }
 
-    /// Appends the ids of a text in which there are no special tokens.
+    /// Appends the ids of a text in which there are no special tokens. A text of more than a gibibyte is cut there.
     fn encode_plain(&self, text: &str, prefix: bool, merger: &mut Merger, ids: &mut Vec<u32>) {
+        let cut = (0..=text.len().min(MAX_TEXT)).rev().find(|&at| text.is_char_boundary(at)).unwrap_or(0);
+        let (text, rest) = text.split_at(cut);
         match &self.model {
             Model::Bpe(model) => model.encode(&self.vocabulary, text, merger, ids),
             Model::SentencePiece(model) => model.encode(&self.vocabulary, text, prefix, merger, ids),
             Model::WordPiece(model) => model.encode(&self.vocabulary, text, ids),
+        }
+        if !rest.is_empty() {
+            self.encode_plain(rest, false, merger, ids);
         }
     }
 

@@ -132,15 +132,15 @@ impl Vocabulary {
         self.types.get(id as usize).copied()
     }
 
-    /// The token of a text that plain text may become: no control token, whatever the text spells.
+    /// Whether plain text may become this token: no control token, whatever the text spells.
+    pub fn is_plain(&self, id: u32) -> bool {
+        use TokenType::{Normal, Unused, UserDefined};
+        matches!(self.type_of(id), Some(Normal | UserDefined | Unused))
+    }
+
+    /// The token of a text, if plain text may become it.
     pub fn plain_id_of(&self, text: &str) -> Option<u32> {
-        let plain = |&id: &u32| {
-            !matches!(
-                self.type_of(id),
-                None | Some(TokenType::Control | TokenType::Unknown | TokenType::Byte)
-            )
-        };
-        self.texts.id_of(text).filter(plain)
+        self.texts.id_of(text).filter(|&id| self.is_plain(id))
     }
 
     /// The tokens that stand for single bytes, spelt `<0x00>` to `<0xFF>`.

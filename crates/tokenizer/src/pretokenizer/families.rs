@@ -1,8 +1,7 @@
 //! The pre-tokenizers of model families: the names that files call them by, and their patterns.
 //!
-//! The patterns are those that the families were trained with, save for two things. Their look-ahead `\s+(?!\S)`
-//! (white space up to the last character before a word) is not in them: see [`super::Stage`]. And contractions are
-//! spelt out in place of a case-insensitive group, which would also match `ſ` and the Kelvin sign.
+//! The patterns are those that the families were trained with, save for one thing: their look-ahead `\s+(?!\S)`
+//! (white space up to the last character before a word) is not in them, see [`super::Stage`].
 
 use super::WholePieces;
 
@@ -33,7 +32,7 @@ const GPT2: &str = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]
 
 macro_rules! contractions {
     () => {
-        r"'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD]"
+        r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
     };
 }
 
@@ -69,7 +68,7 @@ macro_rules! cased {
 
 macro_rules! o200k {
     ($digits:literal) => {
-        cased!(concat!("(?:", contractions!(), ")?"), $digits)
+        cased!(concat!(contractions!(), "?"), $digits)
     };
 }
 
@@ -184,7 +183,7 @@ pub(super) static FAMILIES: &[Family] = &[
     family(&["ufakzeka"], &[words!(r"\p{N}")]),
     family(
         &["bailingmoe", "bailingmoe2", "llada-moe"],
-        &[concat!(r"'(?:[sSdDmMtT]|[lL][lL]|[vV][eE]|[rR][eE])|", words!(r"\p{N}"))],
+        &[concat!(r"'(?i:[sdmt]|ll|ve|re)|", words!(r"\p{N}"))],
     ),
     family(&["qwen35"], &[QWEN35]),
     family(

@@ -53,13 +53,13 @@ pub enum Error {
         missing: Option<String>,
     },
     /// The special tokens' texts are too much for one search.
-    SpecialTokens(aho_corasick::BuildError),
+    SpecialTokens(Box<dyn std::error::Error + Send + Sync>),
     /// A pattern of this crate does not compile: a fault of this crate.
     Pattern {
         /// The pattern.
         pattern: &'static str,
         /// What is wrong with it.
-        error: Box<regex::Error>,
+        error: Box<dyn std::error::Error + Send + Sync>,
     },
 }
 
@@ -108,8 +108,8 @@ impl std::error::Error for Error {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
             Error::Metadata(error) => Some(error),
-            Error::SpecialTokens(error) => Some(error),
-            Error::Pattern { error, .. } => Some(error),
+            Error::SpecialTokens(error) => Some(error.as_ref()),
+            Error::Pattern { error, .. } => Some(error.as_ref()),
             _ => None,
         }
     }

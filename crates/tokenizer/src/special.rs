@@ -51,7 +51,9 @@ impl SpecialTokens {
                 })
                 .unzip();
             let automaton = AhoCorasick::builder().match_kind(MatchKind::LeftmostLongest).build(texts);
-            automaton.map(|automaton| Matcher { automaton, tokens }).map_err(Error::SpecialTokens)
+            automaton
+                .map(|automaton| Matcher { automaton, tokens })
+                .map_err(|error| Error::SpecialTokens(error.into()))
         };
         Ok(SpecialTokens {
             all: matcher(&[TokenType::Control, TokenType::Unknown, TokenType::UserDefined])?,

@@ -1,7 +1,7 @@
 //! What the scheduler tells about the current graph: the split table, the census of operations, and a drawing.
 
 use crate::passes::split::executes;
-use crate::{NodeId, Op, Scheduler};
+use crate::{NodeId, Scheduler};
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
@@ -55,7 +55,8 @@ impl Scheduler {
         text
     }
 
-    /// The current graph in Graphviz's language: a cluster per split, coloured by backend.
+    /// The current graph in Graphviz's language: a cluster per split, nodes coloured by backend. Inputs
+    /// have the colour of their first reader, views that of their base.
     pub fn dot(&self) -> String {
         const COLOURS: [&str; 4] = ["#d0e4ff", "#d9f2d0", "#ffe3c2", "#eadcf7"];
         let mut text =
@@ -83,8 +84,7 @@ impl Scheduler {
         for (id, info) in graph.nodes().iter().enumerate() {
             if !executes(graph, NodeId(id)) {
                 text += "  ";
-                text +=
-                    &node(NodeId(id), if matches!(info.op, Op::Input(_)) { "#ffffff" } else { "#eeeeee" });
+                text += &node(NodeId(id), COLOURS[built.assigned[id] % COLOURS.len()]);
             }
             for input in &info.inputs {
                 let _ = writeln!(text, "  n{} -> n{id};", input.0);

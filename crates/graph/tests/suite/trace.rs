@@ -54,6 +54,9 @@ fn the_drawing_has_a_cluster_per_split_and_every_node_and_edge() {
     };
     assert_eq!(colour("attn_q"), colour("blk.0.residual"));
     assert_ne!(colour("attn_q"), colour("kv_store"));
+    // Inputs go with their first reader.
+    assert_eq!(colour("\"tokens\\n"), colour("attn_q"));
+    assert_eq!(colour("\"page_table.0\\n"), colour("kv_store"));
 }
 
 #[test]

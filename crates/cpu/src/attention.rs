@@ -258,9 +258,12 @@ impl<'a> Shape<'a> {
             while first < end {
                 let tokens = first..end.min(first + together);
                 first = tokens.end;
-                let visible = tokens.clone().map(|token| self.visible(token));
-                let visible =
-                    visible.fold(usize::MAX..0, |all, one| all.start.min(one.start)..all.end.max(one.end));
+                let seen = |token| self.visible(token);
+                let visible = tokens
+                    .clone()
+                    .map(seen)
+                    .reduce(|all, one| all.start.min(one.start)..all.end.max(one.end));
+                let visible = visible.unwrap_or(0..0);
                 self.check_pages(sequence, &visible)?;
                 let heads = 0..self.op.kv_heads;
                 items.extend(heads.map(|kv_head| Item {

@@ -64,7 +64,7 @@ impl QuantMatrix {
         x: &[f32],
         cols: usize,
     ) -> Result<(), PoolError> {
-        let rows = if cols == 0 { 0 } else { x.len() / cols };
+        let rows = x.len().checked_div(cols).unwrap_or(0);
         let blocks = (cols / BLOCK).next_multiple_of(SUPER);
         if (self.rows, self.blocks) != (rows, blocks) {
             // Clearing makes the padding zero; it is never written afterwards.

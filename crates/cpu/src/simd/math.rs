@@ -52,6 +52,9 @@ pub(crate) fn tanh(x: f32) -> f32 {
     if a < 0.625 { near } else { far }
 }
 
+/// `sqrt(2 / pi)`.
+const SQRT_2_OVER_PI: f32 = std::f32::consts::FRAC_2_SQRT_PI * std::f32::consts::FRAC_1_SQRT_2;
+
 /// An activation function.
 #[inline(always)]
 pub(crate) fn activate(activation: Activation, x: f32) -> f32 {
@@ -59,7 +62,7 @@ pub(crate) fn activate(activation: Activation, x: f32) -> f32 {
         Activation::Silu => x / (1.0 + exp(-x)),
         // (1 + tanh u) / 2 = 1 / (1 + exp(-2u)), which does not cancel for negative u.
         Activation::Gelu => {
-            let u = 0.797_884_56 * (0.044_715 * x * x).mul_add(x, x);
+            let u = SQRT_2_OVER_PI * (0.044_715 * x * x).mul_add(x, x);
             x / (1.0 + exp(-2.0 * u))
         }
         Activation::Sigmoid => 1.0 / (1.0 + exp(-x)),

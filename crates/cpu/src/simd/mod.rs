@@ -106,6 +106,7 @@ pub(crate) struct Panel {
 
 type Binary = unsafe fn(dst: *mut f32, a: *const f32, b: *const f32, n: usize);
 type WithFactor = unsafe fn(dst: *mut f32, a: *const f32, factor: f32, n: usize);
+type Quantize = unsafe fn(x: &[f32], q: &mut [i8], d: &mut [f32], sums: &mut [i16]);
 type Rotate = unsafe fn(dst: *mut f32, x: *const f32, cos: *const f32, sin: *const f32, pairs: usize);
 
 /// The kernels of one level. Each is described at its scalar form, in `float` or `scalar`.
@@ -126,7 +127,7 @@ pub(crate) struct Kernels {
     pub(crate) axpby: unsafe fn(dst: &mut [f32], dst_factor: f32, src: &[f32], src_factor: f32),
     pub(crate) rope_split: Rotate,
     pub(crate) rope_interleaved: Rotate,
-    pub(crate) quantize: unsafe fn(x: &[f32], q: &mut [i8], d: &mut [f32], sums: &mut [i16]),
+    pub(crate) quantize: Quantize,
     pub(crate) dot1: unsafe fn(w: *const f32, x: [*const f32; 1], n: usize) -> [f32; 1],
     pub(crate) dot4: unsafe fn(w: *const f32, x: [*const f32; 4], n: usize) -> [f32; 4],
     pub(crate) scores: unsafe fn(scores: &mut [f32], query: &[f32], keys: &[f32], stride: usize),

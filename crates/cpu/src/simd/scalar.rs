@@ -67,10 +67,8 @@ pub(crate) fn dot_row(format: Format, weights: &[u8], x: QuantRow<'_>) -> f32 {
         let quants = &x.q[32 * b..][..32];
         let (mut products, mut minimum) = (0i32, 0i32);
         for half in 0..2 {
-            let mut sum = 0i32;
-            for i in 16 * half..16 * half + 16 {
-                sum += i32::from(block.q[i]) * i32::from(quants[i]);
-            }
+            let pairs = block.q[16 * half..][..16].iter().zip(&quants[16 * half..][..16]);
+            let sum: i32 = pairs.map(|(w, x)| i32::from(*w) * i32::from(*x)).sum();
             products += block.s[half] * sum;
             minimum += block.m[half] * i32::from(x.sums[2 * b + half]);
         }

@@ -1,0 +1,316 @@
+//! Attention over a paged cache: ragged batches, windows, soft caps, every cache type.
+
+use crate::harness::*;
+use graph::ops::Attention;
+use graph::{Backend, BackendError, DType, GraphParams, GroupId, InputKind, Op, Shape, StatePart};
+use quant::Format;
+
+/// A batch of sequences and what their caches hold.
+#[derive(Clone)]
+pub struct Scene {
+    pub op: Attention,
+    pub dtype: DType,
+    pub page_len: usize,
+    /// Keys of each sequence, its new tokens included, and how many of these there are.
+    pub sequences: Vec<(usize, usize)>,
+    /// Keys, values and queries of each sequence, by position.
+    pub content: Vec<Content>,
+    /// Physical page of each logical page; -1 for those that no query sees.
+    pub pages: Vec<Vec<i32>>,
+    pub physical_pages: usize,
+}
+
+/// A sequence's rows: decoded, as the cache's type holds them.
+#[derive(Clone)]
+pub struct Content {
+    keys: Vec<f32>,
+    values: Vec<f32>,
+    queries: Vec<f32>,
+}
+
+pub fn encode(dtype: DType, x: &[f32]) -> Vec<u8> {
+    match dtype {
+        DType::F32 => bytemuck::cast_slice(x).to_vec(),
+        DType::F16 => x.iter().flat_map(|v| half::f16::from_f32(*v).to_le_bytes()).collect(),
+        DType::BF16 => x.iter().flat_map(|v| half::bf16::from_f32(*v).to_le_bytes()).collect(),
+        DType::Packed(format) => {
+            let mut bytes = vec![0; format.row_bytes(x.len()).unwrap()];
+            quant::encode(format, x, &mut bytes).unwrap();
+            bytes
+        }
+        DType::I32 => unreachable!(),
+    }
+}
+
+pub fn decode(dtype: DType, bytes: &[u8], elements: usize) -> Vec<f32> {
+    let format = match dtype {
+        DType::F32 => Format::F32,
+        DType::F16 => Format::F16,
+        DType::BF16 => Format::BF16,
+        DType::Packed(format) => format,
+        DType::I32 => unreachable!(),
+    };
+    decoded(format, bytes, elements)
+}
+
+impl Scene {
+    pub fn new(
+        op: Attention,
+        dtype: DType,
+        page_len: usize,
+        sequences: &[(usize, usize)],
+        seed: u64,
+    ) -> Scene {
+        let mut random = Random::new(seed);
+        let (key_cols, value_cols) = (op.kv_heads * op.head_dim, op.kv_heads * op.value_dim);
+        let through = |x: Vec<f32>| decode(dtype, &encode(dtype, &x), x.len());
+        let content = sequences
+            .iter()
+            .map(|&(len, _)| Content {
+                keys: through(random.floats(len * key_cols)),
+                values: through(random.floats(len * value_cols)),
+                queries: random.floats(len * op.heads * op.head_dim),
+            })
+            .collect();
+        let used: usize = sequences.iter().map(|(len, _)| len.div_ceil(page_len)).sum();
+        let physical_pages = used + 2;
+        // Pages lie anywhere: a shuffle.
+        let mut free: Vec<i32> = (0..physical_pages as i32).collect();
+        for i in (1..free.len()).rev() {
+            free.swap(i, random.below(i + 1));
+        }
+        let mut pages = Vec::new();
+        for &(len, new) in sequences {
+            let first_seen = (len - new + 1).saturating_sub(op.window.unwrap_or(usize::MAX));
+            let page = |logical| if (logical + 1) * page_len <= first_seen { -1 } else { free[logical] };
+            let count = len.div_ceil(page_len);
+            pages.push((0..count).map(page).collect());
+            free.drain(..count);
+        }
+        Scene { op, dtype, page_len, sequences: sequences.to_vec(), content, pages, physical_pages }
+    }
+
+    pub fn params(&self) -> GraphParams {
+        let mut params = params(self.sequences.iter().map(|(_, new)| new).sum());
+        params.sequences = self.sequences.len();
+        params.max_pages = self.pages.iter().map(Vec::len).max().unwrap();
+        params.cache.page_len = self.page_len;
+        params.cache.pages = vec![self.physical_pages];
+        params
+    }
+
+    /// A part of the state: the visible rows, and what must not be read as NaN.
+    fn state(&self, part: StatePart, cols: usize) -> Vec<u8> {
+        let row_bytes = self.dtype.row_bytes(cols).unwrap();
+        // All ones is a NaN in every float type, and makes the scale of a block one.
+        let mut bytes = vec![0xff; self.physical_pages * self.page_len * row_bytes];
+        for (content, pages) in self.content.iter().zip(&self.pages) {
+            let rows = if part == StatePart::Key { &content.keys } else { &content.values };
+            for (position, row) in rows.chunks(cols).enumerate() {
+                let page = pages[position / self.page_len];
+                if page >= 0 {
+                    let at = (page as usize * self.page_len + position % self.page_len) * row_bytes;
+                    bytes[at..at + row_bytes].copy_from_slice(&encode(self.dtype, row));
+                }
+            }
+        }
+        bytes
+    }
+
+    /// The new queries of all sequences, side by side.
+    pub fn queries(&self) -> Vec<f32> {
+        let cols = self.op.heads * self.op.head_dim;
+        let pairs = self.content.iter().zip(&self.sequences);
+        pairs.flat_map(|(content, (len, new))| content.queries[(len - new) * cols..].to_vec()).collect()
+    }
+
+    pub fn run(&self, backend: &mut dyn Backend) -> Result<Vec<f32>, BackendError> {
+        self.timed(backend).map(|(result, _)| result)
+    }
+
+    /// The result, and how long the node ran.
+    pub fn timed(&self, backend: &mut dyn Backend) -> Result<(Vec<f32>, f64), BackendError> {
+        let params = self.params();
+        let (key_cols, value_cols) =
+            (self.op.kv_heads * self.op.head_dim, self.op.kv_heads * self.op.value_dim);
+        let spec = kv_state(self.physical_pages * self.page_len, key_cols, value_cols, self.dtype);
+        let mut case = Case::with_state(backend, &params, spec);
+        case.set_state(StatePart::Key, &self.state(StatePart::Key, key_cols));
+        case.set_state(StatePart::Value, &self.state(StatePart::Value, value_cols));
+        let positions: Vec<i32> =
+            self.sequences.iter().flat_map(|&(len, new)| (len - new) as i32..len as i32).collect();
+        let mut ranges = vec![0];
+        for (_, new) in &self.sequences {
+            ranges.push(ranges.last().unwrap() + *new as i32);
+        }
+        let lens: Vec<i32> = self.sequences.iter().map(|(len, _)| *len as i32).collect();
+        let mut table = Vec::new();
+        for pages in &self.pages {
+            table.extend(pages);
+            table.resize(table.len().next_multiple_of(params.max_pages), -1);
+        }
+        let queries = self.queries();
+        let queries = case.floats(Shape::new(positions.len(), self.op.heads * self.op.head_dim), &queries);
+        let inputs = [
+            queries,
+            queries,
+            case.ints(InputKind::Positions, &positions),
+            case.ints(InputKind::QueryRanges, &ranges),
+            case.ints(InputKind::KvLens, &lens),
+            case.ints(InputKind::PageTable(GroupId(0)), &table),
+        ];
+        let result = case.run_in_place(Op::Attention(self.op), &inputs)?;
+        Ok((result, case.seconds))
+    }
+
+    fn reference(&self) -> Vec<f64> {
+        let op = &self.op;
+        let mut out = Vec::new();
+        for (content, &(len, new)) in self.content.iter().zip(&self.sequences) {
+            let (keys, values, queries) =
+                (wide(&content.keys), wide(&content.values), wide(&content.queries));
+            for position in len - new..len {
+                for head in 0..op.heads {
+                    let kv = head / (op.heads / op.kv_heads);
+                    let query = &queries[(position * op.heads + head) * op.head_dim..][..op.head_dim];
+                    let first = (position + 1).saturating_sub(op.window.unwrap_or(usize::MAX));
+                    let scores: Vec<f64> = (first..=position)
+                        .map(|j| {
+                            let key = &keys[(j * op.kv_heads + kv) * op.head_dim..][..op.head_dim];
+                            let dot: f64 = key.iter().zip(query).map(|(k, q)| k * q).sum();
+                            let score = dot * f64::from(op.scale);
+                            op.soft_cap.map_or(score, |cap| f64::from(cap) * (score / f64::from(cap)).tanh())
+                        })
+                        .collect();
+                    let top = scores.iter().copied().fold(f64::MIN, f64::max);
+                    let sum: f64 = scores.iter().map(|s| (s - top).exp()).sum();
+                    let mut result = vec![0.0; op.value_dim];
+                    for (score, j) in scores.iter().zip(first..) {
+                        let value = &values[(j * op.kv_heads + kv) * op.value_dim..][..op.value_dim];
+                        for (r, v) in result.iter_mut().zip(value) {
+                            *r += (score - top).exp() / sum * v;
+                        }
+                    }
+                    out.extend(result);
+                }
+            }
+        }
+        out
+    }
+}
+
+/// Grouped heads of one width.
+pub fn attention(heads: usize, kv_heads: usize, head_dim: usize, window: Option<usize>) -> Attention {
+    Attention {
+        layer: 0,
+        group: GroupId(0),
+        heads,
+        kv_heads,
+        head_dim,
+        value_dim: head_dim,
+        scale: 1.0 / (head_dim as f32).sqrt(),
+        window,
+        soft_cap: None,
+    }
+}
+
+#[test]
+fn heads_windows_and_caches() {
+    let sequences: [&[(usize, usize)]; 6] = [
+        &[(1, 1)],
+        &[(33, 33)],
+        &[(300, 1)],
+        &[(600, 7)],
+        &[(40, 40), (513, 1), (7, 2)],
+        &[(1100, 1), (3, 3)],
+    ];
+    for mut tested in backends() {
+        for (heads, kv_heads, head_dim) in
+            [(1, 1, 64), (9, 3, 64), (4, 1, 256), (14, 2, 64), (2, 2, 80), (4, 2, 128)]
+        {
+            for window in [None, Some(1), Some(37), Some(512)] {
+                for (i, sequences) in sequences.iter().enumerate() {
+                    let op = attention(heads, kv_heads, head_dim, window);
+                    let types = [DType::F16, DType::F32, DType::BF16, DType::Packed(Format::Q8_0)];
+                    let mut dtype = types[(i + heads) % 4];
+                    if dtype.row_bytes(head_dim).is_none() {
+                        dtype = DType::F16;
+                    }
+                    let scene = Scene::new(op, dtype, [16, 32, 7][i % 3], sequences, i as u64);
+                    let what = format!("{} {op:?} {dtype} {sequences:?}", tested.name);
+                    let found = scene.run(tested.backend.as_mut()).unwrap();
+                    check(&what, &found, &scene.reference(), 1e-11);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn soft_caps_and_narrow_values() {
+    for mut tested in backends() {
+        for (head_dim, value_dim) in [(64, 64), (96, 64), (20, 12)] {
+            let mut op = attention(4, 2, head_dim, None);
+            (op.value_dim, op.soft_cap, op.scale) = (value_dim, Some(2.5), 0.8);
+            let scene = Scene::new(op, DType::F32, 16, &[(290, 3), (20, 20)], 5);
+            let found = scene.run(tested.backend.as_mut()).unwrap();
+            check(&tested.name, &found, &scene.reference(), 1e-11);
+        }
+    }
+}
+
+#[test]
+fn the_bits_do_not_depend_on_batch_pages_or_chunks() {
+    for mut tested in backends() {
+        for window in [None, Some(37), Some(300)] {
+            let op = attention(6, 2, 64, window);
+            let scene = Scene::new(op, DType::F16, 16, &[(550, 550), (70, 70)], 9);
+            let all = scene.run(tested.backend.as_mut()).unwrap();
+            let cols = op.heads * op.value_dim;
+            for (sequence, first_row, ends) in
+                [(0, 0, vec![1, 2, 255, 256, 257, 512, 550]), (1, 550, vec![33, 70])]
+            {
+                let mut start = 0;
+                for end in ends {
+                    let mut part = scene.clone();
+                    part.sequences = vec![(end, end - start)];
+                    let mut content = scene.content[sequence].clone();
+                    content.keys.truncate(end * op.kv_heads * op.head_dim);
+                    content.values.truncate(end * op.kv_heads * op.value_dim);
+                    content.queries.truncate(end * op.heads * op.head_dim);
+                    part.content = vec![content];
+                    // Other pages, of another length.
+                    part.page_len = 32;
+                    part.physical_pages = end.div_ceil(32);
+                    part.pages = vec![(0..part.physical_pages as i32).rev().collect()];
+                    let found = part.run(tested.backend.as_mut()).unwrap();
+                    let expected = &all[(first_row + start) * cols..(first_row + end) * cols];
+                    assert!(found == expected, "{} {window:?} {sequence} {start}..{end}", tested.name);
+                    start = end;
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn pages_that_are_not_there_are_errors() {
+    for mut tested in backends() {
+        let scene = Scene::new(attention(2, 1, 32, None), DType::F16, 16, &[(40, 1)], 1);
+        for (page, found) in [(0, -1), (2, -7), (1, scene.physical_pages as i32), (1, i32::MAX)] {
+            let mut broken = scene.clone();
+            // Only the table is broken: the contents are placed by the good one.
+            broken.content[0].keys.clear();
+            broken.content[0].values.clear();
+            broken.pages[0][page] = found;
+            let error = broken.run(tested.backend.as_mut()).unwrap_err();
+            let expected = BackendError::BadInput {
+                what: "page table".into(),
+                row: page,
+                found: i64::from(found),
+                limit: scene.physical_pages as i64,
+            };
+            assert_eq!(error, expected, "{}", tested.name);
+        }
+    }
+}

@@ -1,0 +1,100 @@
+//! Matrix products, with weights of every format.
+
+use crate::harness::*;
+use graph::ops::{BatchMatMul, MatMul};
+use graph::{Op, Shape};
+use quant::Format;
+
+/// Error of products with quantised activations: 8 bits with a scale for 32 elements of a normal distribution, whose
+/// largest is about 2.2. The step is 2.2 / 127, its mean squared error a twelfth of its square: 2.5e-5 of the variance.
+const QUANTISED: f64 = 4e-5;
+/// Error of products in f32.
+const FLOAT: f64 = 1e-11;
+
+fn product(w: &[f32], x: &[f32], cols: usize, bias: Option<&[f32]>) -> Vec<f64> {
+    let mut out = Vec::new();
+    for x in x.chunks(cols) {
+        for (row, w) in w.chunks(cols).enumerate() {
+            let sum: f64 = w.iter().zip(x).map(|(w, x)| f64::from(*w) * f64::from(*x)).sum();
+            out.push(sum + bias.map_or(0.0, |bias| f64::from(bias[row])));
+        }
+    }
+    out
+}
+
+fn is_float(format: Format) -> bool {
+    matches!(format, Format::F32 | Format::F16 | Format::BF16)
+}
+
+#[test]
+fn products_with_every_format() {
+    for mut tested in backends() {
+        for format in Format::ALL.into_iter().filter(|format| *format != Format::Q8_K) {
+            let widths: &[usize] = match format.block_len() {
+                1 => &[1, 33, 64, 260],
+                32 => &[32, 96, 256, 288],
+                _ => &[256, 768],
+            };
+            for &cols in widths {
+                for (rows, tokens) in [(1, 1), (9, 1), (24, 33), (17, 2), (130, 5)] {
+                    let mut random = Random::new((rows * cols + tokens) as u64);
+                    let bytes = random_weights(format, rows, cols, &mut random);
+                    let (x, bias) = (random.floats(tokens * cols), random.floats(rows));
+                    let weights = decoded(format, &bytes, rows * cols);
+                    for biased in [false, true] {
+                        let expected = product(&weights, &x, cols, biased.then_some(&bias));
+                        let mut case = Case::new(tested.backend.as_mut(), &params(1));
+                        let input = case.floats(Shape::new(tokens, cols), &x);
+                        let weight = case.weight("w", format, rows, cols, bytes.clone());
+                        let id = biased.then(|| case.vector("b", &bias));
+                        let found = case.run(Op::MatMul(MatMul { weight, bias: id }), &[input]);
+                        let quantised = tested.quantised && !is_float(format);
+                        // A few products may all happen to be small, and the error is relative to them.
+                        let few = if rows * tokens < 64 { 100.0 } else { 1.5 };
+                        let bound = if quantised { QUANTISED * few } else { FLOAT };
+                        let what = format!("{} {format} {rows} x {cols}, {tokens} tokens", tested.name);
+                        check(&what, &found, &expected, bound);
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_value_that_is_no_number_is_not_lost() {
+    for mut tested in backends() {
+        for format in [Format::F32, Format::Q4_0, Format::Q4_K, Format::Q8_0] {
+            for bad in [f32::NAN, f32::INFINITY] {
+                let mut random = Random::new(4);
+                let bytes = random_weights(format, 8, 256, &mut random);
+                let mut x = random.floats(5 * 256);
+                x[2 * 256 + 77] = bad;
+                let mut case = Case::new(tested.backend.as_mut(), &params(1));
+                let input = case.floats(Shape::new(5, 256), &x);
+                let weight = case.weight("w", format, 8, 256, bytes);
+                let found = case.run(Op::MatMul(MatMul { weight, bias: None }), &[input]);
+                for (token, y) in found.chunks(8).enumerate() {
+                    assert_eq!(y.iter().all(|y| y.is_finite()), token != 2, "{} {format} {bad}", tested.name);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn batched_products() {
+    for mut tested in backends() {
+        for (batch, m, n, k) in [(1, 1, 1, 1), (3, 5, 7, 33), (2, 33, 4, 64)] {
+            let mut random = Random::new(6);
+            let (a, b) = (random.floats(batch * m * k), random.floats(batch * n * k));
+            let pairs = a.chunks(m * k).zip(b.chunks(n * k));
+            let expected: Vec<f64> = pairs.flat_map(|(a, b)| product(b, a, k, None)).collect();
+            let mut case = Case::new(tested.backend.as_mut(), &params(1));
+            let inputs =
+                [case.floats(Shape::new(batch * m, k), &a), case.floats(Shape::new(batch * n, k), &b)];
+            let found = case.run(Op::BatchMatMul(BatchMatMul { batch }), &inputs);
+            check(&format!("{} {batch} {m} {n} {k}", tested.name), &found, &expected, FLOAT);
+        }
+    }
+}

@@ -7,11 +7,13 @@ use minijinja::value::{Kwargs, Rest, Tuple, Value, ValueKind, ValueOrKwargs};
 use minijinja::{Environment, Error, State};
 
 use crate::methods;
-use crate::objects::Generator;
+use crate::objects::{Generator, is_list};
 use crate::python::{self, JsonOptions, type_error, type_name};
 
 /// The filter that [`crate::source`] puts around what a `for` loop goes through.
 pub(crate) const ITERATED: &str = "__iterated";
+/// The filter that [`crate::source`] puts on what is assigned to a variable.
+pub(crate) const SETTLED: &str = "__settled";
 /// The filter that [`crate::source`] puts on what is added to a text marked `safe`.
 pub(crate) const ESCAPED: &str = "__escaped";
 
@@ -19,6 +21,7 @@ pub(crate) fn add(env: &mut Environment<'_>) {
     env.add_filter(ITERATED, |value: Value| {
         if value.is_none() { Err(type_error("'NoneType' object is not iterable")) } else { Ok(value) }
     });
+    env.add_filter(SETTLED, settle);
     env.add_filter(ESCAPED, escape);
     env.add_filter("e", escape);
     env.add_filter("escape", escape);
@@ -42,6 +45,19 @@ pub(crate) fn add(env: &mut Environment<'_>) {
         // The engine's own; Python has no such filter.
         env.remove_filter(filter);
     }
+}
+
+/// Makes the list that the engine has put together of parts or cut out of another without making it.
+fn settle(state: &State, value: Value) -> Result<Value, Error> {
+    if value.kind() != ValueKind::Iterable || !is_list(&value) || value.is_tuple() {
+        return Ok(value);
+    }
+    let mut items = Vec::new();
+    for item in value.try_iter()?.checked() {
+        state.consume_fuel(1)?;
+        items.push(item?);
+    }
+    Ok(Value::from(items))
 }
 
 fn generator(items: Vec<Value>) -> Value {
@@ -105,7 +121,7 @@ fn tojson(value: &Value, args: Rest<Value>, kwargs: Kwargs) -> Result<String, Er
         ValueKind::None | ValueKind::Undefined => {
             (if indent.is_some() { "," } else { ", " }.to_owned(), ": ".to_owned())
         }
-        _ => match &separators.try_iter()?.checked().collect::<Result<Vec<_>, _>>()?[..] {
+        _ => match &separators.try_iter()?.take(3).collect::<Vec<_>>()[..] {
             [item, key] => (python::str(item)?.into_owned(), python::str(key)?.into_owned()),
             other => return Err(type_error(format!("separators: expected 2 values, found {}", other.len()))),
         },

@@ -13,6 +13,7 @@
 //! `</think>`. Then some of the stand-ins are left out, those of as few and as small parts of the conversation as
 //! it takes, until they are.
 
+use std::cell::OnceCell;
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 
@@ -46,7 +47,7 @@ pub(crate) fn render(
     let text = render(inputs)?;
     // White space cannot open or end a turn, and templates rely on it.
     let tokens: Vec<&str> = control_tokens.iter().map(|t| &**t).filter(|t| !t.trim().is_empty()).collect();
-    let Some(finder) = Finder::new(&tokens) else { return Ok(Rendered { text, literal: Vec::new() }) };
+    let finder = Finder::new(&tokens);
     let strings = strings_of(inputs);
     let units = finder.units_by_string(&strings);
     if units.is_empty() {
@@ -70,6 +71,11 @@ pub(crate) fn render(
     Ok(Rendered { text, literal })
 }
 
+/// `None` only for a set of patterns of many gigabytes.
+fn automaton(patterns: &[&str]) -> Option<AhoCorasick> {
+    AhoCorasick::builder().match_kind(MatchKind::Standard).build(patterns).ok()
+}
+
 /// A mark in the conversation: the number of its string in the order of [`visit`], and its byte in the string.
 type Place = (usize, usize);
 
@@ -78,24 +84,18 @@ type Place = (usize, usize);
 struct Unit(Vec<Place>);
 
 /// Knows the control tokens and which characters mark them.
-struct Finder {
-    tokens: AhoCorasick,
+struct Finder<'t> {
+    tokens: &'t [&'t str],
+    /// Finds them; built when needed, since a model may have thousands of tokens.
+    automaton: OnceCell<Option<AhoCorasick>>,
     /// First and last punctuation mark of each token.
     marks: HashSet<char>,
     /// Tokens without punctuation, of which the first character serves where the whole token occurs.
     words: Option<AhoCorasick>,
 }
 
-impl Finder {
-    /// `None` if there is no token.
-    fn new(tokens: &[&str]) -> Option<Self> {
-        let automaton = |patterns: &[&str]| {
-            // The only failure is a set of patterns of many gigabytes.
-            AhoCorasick::builder().match_kind(MatchKind::Standard).build(patterns).ok()
-        };
-        if tokens.is_empty() {
-            return None;
-        }
+impl<'t> Finder<'t> {
+    fn new(tokens: &'t [&'t str]) -> Self {
         let is_mark = |c: &char| !c.is_alphanumeric() && !c.is_whitespace() && *c != '_';
         let mut marks = HashSet::new();
         let mut words = Vec::new();
@@ -106,7 +106,13 @@ impl Finder {
             }
         }
         let words = if words.is_empty() { None } else { automaton(&words) };
-        Some(Self { tokens: automaton(tokens)?, marks, words })
+        Self { tokens, automaton: OnceCell::new(), marks, words }
+    }
+
+    /// Where there are control tokens in a text, in order of their ends; they may overlap.
+    fn find(&self, text: &str) -> impl Iterator<Item = Range<usize>> {
+        let automaton = self.automaton.get_or_init(|| automaton(self.tokens));
+        automaton.iter().flat_map(move |a| a.find_overlapping_iter(text)).map(|found| found.range())
     }
 
     /// Places in a text that get a stand-in.
@@ -127,8 +133,7 @@ impl Finder {
     /// The unit of a string, cut into its control tokens and the rest. Tokens that overlap are one unit.
     fn units_by_token(&self, unit: &Unit, strings: &[&str]) -> Vec<Unit> {
         let Some(&(number, _)) = unit.0.first() else { return Vec::new() };
-        let mut spans: Vec<Range<usize>> =
-            self.tokens.find_overlapping_iter(strings[number]).map(|m| m.range()).collect();
+        let mut spans: Vec<Range<usize>> = self.find(strings[number]).collect();
         spans.sort_unstable_by_key(|span| span.start);
         let spans = merged(spans);
         let mut units: Vec<Unit> = spans
@@ -145,9 +150,9 @@ impl Finder {
     /// Of the places that came from the conversation, those that lie in what looks like a control token.
     fn literal(&self, text: &str, places: &[Range<usize>]) -> Vec<Range<usize>> {
         let mut literal = vec![false; places.len()];
-        for found in self.tokens.find_overlapping_iter(text) {
-            let first = places.partition_point(|place| place.end <= found.start());
-            let inside = places[first..].iter().take_while(|place| place.start < found.end()).count();
+        for found in self.find(text) {
+            let first = places.partition_point(|place| place.end <= found.start);
+            let inside = places[first..].iter().take_while(|place| place.start < found.end).count();
             literal[first..first + inside].fill(true);
         }
         let places = places.iter().zip(literal);
@@ -322,18 +327,19 @@ impl Inputs {
     }
 }
 
+fn change_next(text: &str, number: &mut usize, change: &mut impl FnMut(usize, &str) -> String) -> String {
+    *number += 1;
+    change(*number - 1, text)
+}
+
 fn map_value(value: &Json, number: &mut usize, change: &mut impl FnMut(usize, &str) -> String) -> Json {
-    let next = |text: &str, number: &mut usize, change: &mut dyn FnMut(usize, &str) -> String| {
-        *number += 1;
-        change(*number - 1, text)
-    };
     match value {
-        Json::String(text) => Json::String(next(text, number, change)),
+        Json::String(text) => Json::String(change_next(text, number, change)),
         Json::Array(items) => Json::Array(items.iter().map(|item| map_value(item, number, change)).collect()),
         Json::Object(map) => {
             let mut out = Map::new();
             for (key, value) in map {
-                let key = next(key, number, change);
+                let key = change_next(key, number, change);
                 out.insert(key, map_value(value, number, change));
             }
             Json::Object(out)

@@ -14,7 +14,7 @@ pub(crate) fn call(state: &mut State, value: &Value, method: &str, args: &[Value
     let own = match value.kind() {
         ValueKind::String => string(state, value.as_str().unwrap_or_default(), method, args)?,
         ValueKind::Map => dict(value, method, args)?,
-        ValueKind::Seq | ValueKind::Iterable if value.len().is_some() => list(value, method, args)?,
+        ValueKind::Seq | ValueKind::Iterable if value.len().is_some() => list(state, value, method, args)?,
         _ => None,
     };
     match own {
@@ -48,7 +48,7 @@ fn dict(value: &Value, method: &str, args: &[Value]) -> Result<Option<Value>, Er
     }))
 }
 
-fn list(value: &Value, method: &str, args: &[Value]) -> Result<Option<Value>, Error> {
+fn list(state: &State, value: &Value, method: &str, args: &[Value]) -> Result<Option<Value>, Error> {
     Ok(Some(match method {
         "append" | "clear" | "extend" | "insert" | "pop" | "remove" | "reverse" | "sort" => {
             return Err(refuse_change(value, method));
@@ -61,6 +61,7 @@ fn list(value: &Value, method: &str, args: &[Value]) -> Result<Option<Value>, Er
             let (wanted,): (&Value,) = from_args(args)?;
             let mut count = 0_usize;
             for item in value.try_iter()?.checked() {
+                state.consume_fuel(1)?;
                 count += usize::from(item? == *wanted);
             }
             Value::from(count)
@@ -68,6 +69,7 @@ fn list(value: &Value, method: &str, args: &[Value]) -> Result<Option<Value>, Er
         "index" => {
             let (wanted,): (&Value,) = from_args(args)?;
             for (index, item) in value.try_iter()?.checked().enumerate() {
+                state.consume_fuel(1)?;
                 if item? == *wanted {
                     return Ok(Some(Value::from(index)));
                 }
@@ -193,7 +195,7 @@ fn string(state: &State, text: &str, method: &str, args: &[Value]) -> Result<Opt
                 if index > 0 {
                     out.push_str(text);
                 }
-                state.consume_fuel(((item_text.len() + text.len()) / 64) as u64)?;
+                state.consume_fuel(1 + ((item_text.len() + text.len()) / 64) as u64)?;
                 out.push_str(item_text);
             }
             Value::from(out)

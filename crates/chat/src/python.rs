@@ -11,6 +11,10 @@ use crate::objects;
 /// Containers in containers that are followed; far more than the parser of any message allows.
 const MAX_DEPTH: usize = 200;
 
+/// Bytes that one value may take in print. The engine joins and repeats lists without making them, so a short
+/// template can have one that does not end in any time.
+const MAX_PRINTED: usize = 32 << 20;
+
 /// An error of kind "invalid operation", as most of Python's `TypeError`s and `ValueError`s.
 pub(crate) fn type_error(message: impl Into<Cow<'static, str>>) -> Error {
     Error::new(ErrorKind::InvalidOperation, message)
@@ -80,6 +84,7 @@ fn write_repr(out: &mut String, value: &Value, depth: usize) -> Result<(), Error
     if depth > MAX_DEPTH {
         return Err(type_error("the value is nested too deeply to print"));
     }
+    check_size(out)?;
     match value.kind() {
         ValueKind::Undefined => out.push_str("Undefined"),
         ValueKind::String => write_str_repr(out, value.as_str().unwrap_or_default()),
@@ -116,6 +121,13 @@ fn write_repr(out: &mut String, value: &Value, depth: usize) -> Result<(), Error
             out.push(if tuple { ')' } else { ']' });
         }
         _ => push_display(out, value),
+    }
+    Ok(())
+}
+
+fn check_size(out: &str) -> Result<(), Error> {
+    if out.len() > MAX_PRINTED {
+        return Err(type_error(format!("the value is too large to print: over {MAX_PRINTED} bytes")));
     }
     Ok(())
 }
@@ -190,6 +202,7 @@ fn write_json(out: &mut String, value: &Value, options: &JsonOptions, depth: usi
     if depth > MAX_DEPTH {
         return Err(type_error("the value is nested too deeply to be written as JSON"));
     }
+    check_size(out)?;
     let refuse = || Err(type_error(format!("Object of type {} is not JSON serializable", type_name(value))));
     match value.kind() {
         ValueKind::None => out.push_str("null"),

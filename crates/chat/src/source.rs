@@ -4,7 +4,7 @@
 
 use std::borrow::Cow;
 
-use crate::filters::{ESCAPED, ITERATED};
+use crate::filters::{ESCAPED, ITERATED, SETTLED};
 
 /// Puts the text into the form that the engine expects:
 ///
@@ -12,6 +12,8 @@ use crate::filters::{ESCAPED, ITERATED};
 /// - the blocks `{% generation %}` ... `{% endgeneration %}`, with which transformers marks what the assistant
 ///   said, become `{% with %}` blocks: like them they write their body and open a scope;
 /// - a loop checks what it goes through, because in Python none cannot be iterated over;
+/// - an assignment makes the list that it names, which the engine would only promise to make: a loop could
+///   otherwise double a list beyond all memory;
 /// - what is added to a text that is marked `safe` gets escaped, as MarkupSafe does.
 pub(crate) fn prepare(source: &str) -> String {
     let source = source.replace("\r\n", "\n").replace('\r', "\n");
@@ -45,7 +47,11 @@ fn rewritten(tag: &str) -> Cow<'_, str> {
     match only_word(tag) {
         "generation" => Cow::Owned(tag.replacen("generation", "with", 1)),
         "endgeneration" => Cow::Owned(tag.replacen("endgeneration", "endwith", 1)),
-        _ if tag.starts_with("{%") => check_loop(tag),
+        _ if tag.starts_with("{%") => match words(&tag[2..]).first() {
+            Some((_, "for")) => check_loop(tag),
+            Some((_, "set")) => settle_assignment(tag),
+            _ => Cow::Borrowed(tag),
+        },
         _ => Cow::Borrowed(tag),
     }
 }
@@ -147,9 +153,6 @@ fn check_loop(tag: &str) -> Cow<'_, str> {
     let body = body.strip_suffix(['-', '+']).unwrap_or(body);
     let words = words(body);
     let Some(start) = words.iter().position(|(_, word)| *word == "in") else { return Cow::Borrowed(tag) };
-    if words.first().is_none_or(|(_, word)| *word != "for") {
-        return Cow::Borrowed(tag);
-    }
     let from = words[start].0 + "in".len();
     let end = words[start + 1..].iter().find(|(_, word)| matches!(*word, "if" | "recursive"));
     let to = end.map_or(body.len(), |(at, _)| *at);
@@ -160,6 +163,23 @@ fn check_loop(tag: &str) -> Cow<'_, str> {
     // The tag is `{%`, the body and the rest.
     let (before, after) = (&tag[..2 + from], &tag[2 + to..]);
     Cow::Owned(format!("{before} ({iterated})|{ITERATED} {after}"))
+}
+
+/// `{% set x = y %}` becomes `{% set x = (y)|__settled %}`.
+fn settle_assignment(tag: &str) -> Cow<'_, str> {
+    let Some(body) = tag.strip_suffix("%}") else { return Cow::Borrowed(tag) };
+    let body = body.strip_suffix(['-', '+']).unwrap_or(body);
+    let mut equals = None;
+    scan(&body[2..], |at, c, depth| {
+        equals = (c == '=' && depth == 0).then_some(2 + at);
+        equals.is_none()
+    });
+    let Some(equals) = equals else { return Cow::Borrowed(tag) };
+    let value = body[equals + 1..].trim();
+    if value.is_empty() {
+        return Cow::Borrowed(tag);
+    }
+    Cow::Owned(format!("{} ({value})|{SETTLED} {}", &body[..=equals], &tag[body.len()..]))
 }
 
 /// `{{ "a"|safe + b }}` becomes `{{ "a"|safe + b|__escaped }}`. Only sums of plain operands are looked at.
@@ -228,7 +248,7 @@ mod tests {
             ("{% raw %}{% generation %}{%- endraw %}", "{% raw %}{% generation %}{%- endraw %}"),
             ("{{ '{% generation %}' }}", "{{ '{% generation %}' }}"),
             ("{{ '\\'{% generation %}' }}", "{{ '\\'{% generation %}' }}"),
-            ("{% set generation = 1 %}", "{% set generation = 1 %}"),
+            ("{%- set generation = 1 -%}", "{%- set generation = (1)|__settled -%}"),
             ("{{ {'a': {'b': 1}} }}{% generation %}", "{{ {'a': {'b': 1}} }}{% with %}"),
         ]);
     }
@@ -253,7 +273,16 @@ mod tests {
             ),
             ("{% for x in y recursive %}", "{% for x in (y)|__iterated recursive %}"),
             ("{%for x in '%} in if'%}", "{%for x in ('%} in if')|__iterated %}"),
-            ("{% set for_x = 1 in y %}", "{% set for_x = 1 in y %}"),
+            ("{% if x in y %}", "{% if x in y %}"),
+        ]);
+    }
+
+    #[test]
+    fn assignments_are_settled() {
+        check(&[
+            ("{% set a, b = 1, '=' == x %}", "{% set a, b = (1, '=' == x)|__settled %}"),
+            ("{%- set ns.l = ns.l + [x]%}", "{%- set ns.l = (ns.l + [x])|__settled %}"),
+            ("{% set x %}{% set y | trim(chars='=') %}", "{% set x %}{% set y | trim(chars='=') %}"),
         ]);
     }
 

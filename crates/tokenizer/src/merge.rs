@@ -35,8 +35,15 @@ pub(crate) struct Merge {
     pub token: u32,
 }
 
-/// A merge that was possible when it was queued: rank, left symbol, right symbol, end of the right one, token.
-type Candidate = Reverse<(u32, u32, u32, u32, u32)>;
+/// A merge that was possible when it was queued. The order of its fields is that of merging.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Candidate {
+    /// Rank in the upper half, left symbol in the lower: what is compared, in one word.
+    rank_and_left: u64,
+    /// Where the right symbol ended.
+    end: u32,
+    token: u32,
+}
 
 const NONE: u32 = u32::MAX;
 
@@ -48,7 +55,7 @@ pub(crate) const MAX_TEXT: usize = 1 << 30;
 #[derive(Debug, Default)]
 pub(crate) struct Merger {
     symbols: Vec<Symbol>,
-    queue: BinaryHeap<Candidate>,
+    queue: BinaryHeap<Reverse<Candidate>>,
     /// Queue entries that were handled, over all pieces.
     pub steps: u64,
 }
@@ -75,21 +82,29 @@ impl Merger {
     /// Merges until no two neighbours merge, and returns what is left. A merge leaves one symbol fewer and queues at
     /// most two candidates, so `n` symbols take at most `3 n` steps of `log n`.
     pub fn run(&mut self, find: impl Fn(&Symbol, &Symbol) -> Option<Merge>) -> impl Iterator<Item = &Symbol> {
-        let candidate = |symbols: &[Symbol], left: u32, right: u32| -> Option<Candidate> {
+        let candidate = |symbols: &[Symbol], left: u32, right: u32| {
             let (first, second) = (&symbols[left as usize], &symbols[right as usize]);
             let Merge { rank, token } = find(first, second)?;
-            Some(Reverse((rank, left, right, second.end, token)))
+            let rank_and_left = u64::from(rank) << 32 | u64::from(left);
+            Some(Reverse(Candidate { rank_and_left, end: second.end, token }))
         };
         // All at once, the first candidates are made a heap in linear time.
         let mut candidates = std::mem::take(&mut self.queue).into_vec();
         let lefts = 0..(self.symbols.len() as u32).saturating_sub(1);
         candidates.extend(lefts.filter_map(|left| candidate(&self.symbols, left, left + 1)));
         self.queue = candidates.into();
-        while let Some(Reverse((_, left, right, end, token))) = self.queue.pop() {
+        while let Some(Reverse(Candidate { rank_and_left, end, token })) = self.queue.pop() {
             self.steps += 1;
-            let (first, second) = (&self.symbols[left as usize], &self.symbols[right as usize]);
-            // Stale once either side has merged with something else.
-            if !first.alive() || first.next != right || second.end != end {
+            let left = rank_and_left as u32;
+            let first = &self.symbols[left as usize];
+            // Stale once either side has merged with something else: symbols only grow to the right, so there is no
+            // other way to the same end.
+            if !first.alive() || first.next == NONE {
+                continue;
+            }
+            let right = first.next;
+            let second = &self.symbols[right as usize];
+            if second.end != end {
                 continue;
             }
             let (previous, next) = (first.previous, second.next);

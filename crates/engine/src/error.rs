@@ -30,7 +30,7 @@ pub enum Error {
         message: String,
     },
     /// The graph could not be built or run.
-    Graph(graph::GraphError),
+    Graph(Box<graph::GraphError>),
     /// A batch broke a rule: a fault of the caller of [`forward`](crate::Engine::forward).
     Batch(graph::BatchError),
     /// The sampler refused its parameters or the logits.
@@ -88,7 +88,7 @@ impl std::error::Error for Error {
             Error::File(error) => Some(error),
             Error::Model { source, .. } => Some(source),
             Error::Tokenizer { source, .. } => Some(source),
-            Error::Graph(error) => Some(error),
+            Error::Graph(error) => Some(error.as_ref()),
             Error::Batch(error) => Some(error),
             Error::Sampling(error) => Some(error),
             _ => None,
@@ -104,7 +104,7 @@ impl From<gguf::Error> for Error {
 
 impl From<graph::GraphError> for Error {
     fn from(error: graph::GraphError) -> Error {
-        Error::Graph(error)
+        Error::Graph(Box::new(error))
     }
 }
 

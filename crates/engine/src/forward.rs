@@ -26,6 +26,9 @@ impl Wanted {
     }
 }
 
+/// What [`Engine::prefill`] calls for every position that is wanted, with its logits, and after every chunk, without.
+pub type PrefillSink<'a> = &'a mut dyn FnMut(usize, Option<&[f32]>) -> Result<ControlFlow<()>, Error>;
+
 /// What one sequence contributes to a batch.
 #[derive(Debug)]
 pub struct Step<'a> {
@@ -105,7 +108,7 @@ impl Engine {
         sequence: &mut Sequence,
         tokens: &[u32],
         wanted: Wanted,
-        sink: &mut dyn FnMut(usize, Option<&[f32]>) -> Result<ControlFlow<()>, Error>,
+        sink: PrefillSink<'_>,
     ) -> Result<ControlFlow<()>, Error> {
         if tokens.is_empty() {
             return Err(Error::EmptyPrompt);

@@ -16,7 +16,7 @@ mod sequence;
 mod stop;
 
 pub use error::Error;
-pub use forward::{Step, Wanted};
+pub use forward::{PrefillSink, Step, Wanted};
 pub use generate::{Event, FinishReason, GenerateOptions, Generation, Token};
 pub use load::{Device, Engine, LoadOptions, MemoryUse, Trace};
 pub use score::{Perplexity, PerplexityOptions};

@@ -4,6 +4,9 @@ use crate::{Engine, Error, Wanted};
 use sampling::LogProbs;
 use std::ops::ControlFlow;
 
+/// Takes the logits of a position.
+type ScoreSink<'a> = &'a mut dyn FnMut(usize, &[f32]) -> Result<(), Error>;
+
 /// How a text is scored.
 #[derive(Clone, Copy, Debug)]
 pub struct PerplexityOptions {
@@ -94,7 +97,7 @@ impl Engine {
         sequence: &mut crate::Sequence,
         tokens: &[u32],
         skip: usize,
-        sink: &mut dyn FnMut(usize, &[f32]) -> Result<(), Error>,
+        sink: ScoreSink<'_>,
     ) -> Result<(), Error> {
         if skip > 0 {
             let _ = self.prefill(sequence, &tokens[..skip], Wanted::None, &mut |_, _| {

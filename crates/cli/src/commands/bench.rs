@@ -138,7 +138,7 @@ fn feed(engine: &mut Engine, sequence: &mut Sequence, count: usize) -> Result<()
 fn next_token(engine: &Engine, position: usize) -> u32 {
     // Knuth's multiplicative hash.
     let scattered = (position as u32).wrapping_mul(2_654_435_761);
-    (u64::from(scattered) * engine.model().vocabulary() as u64 >> 32) as u32
+    ((u64::from(scattered) * engine.model().vocabulary() as u64) >> 32) as u32
 }
 
 fn check_interrupt() -> Result<()> {

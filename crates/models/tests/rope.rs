@@ -73,6 +73,7 @@ const REFERENCE: &[(&str, usize, i32, f64, f64)] = &[
 
 /// `rope_freqs.weight` of llama-3 scaling with factor 8, low 1, high 4, original context 8192.
 #[rustfmt::skip]
+#[allow(clippy::excessive_precision, reason = "as the other computation printed them")]
 const LLAMA3_FACTORS: [f32; 64] = [
     1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 
     1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.20748387, 1.55341463, 2.02631321, 2.69452969, 3.68425253, 5.25732659, 

@@ -64,7 +64,7 @@ fn load(keys: &[(&str, Option<Value>)], tensors: &[(&str, Option<&[u64]>)]) -> R
 }
 
 fn message(result: Result<Model, Error>) -> String {
-    result.err().expect("an error").to_string()
+    result.expect_err("an error").to_string()
 }
 
 #[test]

@@ -8,10 +8,18 @@ use engine::{
 };
 use smelt_tests::{Golden, GoldenCase, MODELS, golden, kl_divergence, load};
 use std::ops::ControlFlow;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use tokenizer::EncodeOptions;
 
 /// Whether this build is judged by the whole standard.
 const WHOLE: bool = !cfg!(debug_assertions);
+
+/// One model at a time: each uses every core, and two of them would only wait for each other.
+static CORES: Mutex<()> = Mutex::new(());
+
+fn all_cores() -> MutexGuard<'static, ()> {
+    CORES.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// The prompts that this build runs.
 fn cases(golden: &Golden) -> impl Iterator<Item = &GoldenCase> {
@@ -54,6 +62,7 @@ fn ids_match(model: usize) {
 fn quantised_activations(model: usize) {
     let (alias, name) = MODELS[model];
     let golden = golden(name);
+    let _cores = all_cores();
     let mut engine = load(alias, Activations::Quantized);
     assert_eq!(engine.model().architecture(), golden.model.architecture);
     let kl = mean_kl(&mut engine, &golden);
@@ -118,6 +127,7 @@ fn quantised_activations(model: usize) {
 fn float_activations(model: usize) {
     let (alias, name) = MODELS[model];
     let golden = golden(name);
+    let _cores = all_cores();
     let kl = mean_kl(&mut load(alias, Activations::F32), &golden);
     eprintln!("{alias}: mean KL with f32 activations {kl:.2e}");
     assert!(kl < 1e-5, "{alias}: mean KL {kl}");

@@ -22,6 +22,15 @@ pub enum Error {
         /// What is wrong with it.
         source: tokenizer::Error,
     },
+    /// The vocabulary has tokens that the embedding has no row for.
+    Vocabulary {
+        /// The file.
+        path: PathBuf,
+        /// Tokens of the vocabulary.
+        tokens: usize,
+        /// Rows of the embedding.
+        rows: usize,
+    },
     /// A device could not be set up.
     Device {
         /// The device's name.
@@ -66,12 +75,22 @@ impl fmt::Display for Error {
             Error::File(error) => error.fmt(f),
             Error::Model { path, source } => write!(f, "{}: {source}", path.display()),
             Error::Tokenizer { path, source } => write!(f, "{}: {source}", path.display()),
+            Error::Vocabulary { path, tokens, rows } => {
+                write!(
+                    f,
+                    "{}: the vocabulary has {tokens} tokens, but the embedding {rows} rows",
+                    path.display()
+                )
+            }
             Error::Device { name, message } => write!(f, "device '{name}': {message}"),
             Error::Graph(error) => error.fmt(f),
             Error::Batch(error) => error.fmt(f),
             Error::Sampling(error) => error.fmt(f),
             Error::ContextExceeded { tokens, context } => {
-                write!(f, "the prompt has {tokens} tokens, more than the context of {context}")
+                write!(
+                    f,
+                    "the prompt has {tokens} tokens (with what is cached), more than the context of {context}"
+                )
             }
             Error::OutOfPages { needed, free } => {
                 write!(f, "no room in the KV cache: {needed} pages needed, {free} free")

@@ -99,6 +99,8 @@ pub struct Generation {
     last: Option<u32>,
     generated: usize,
     finished: Option<FinishReason>,
+    /// A stop string ended the text: what is still held back comes after it.
+    stopped: bool,
     ended: bool,
     prompt_time: Duration,
     generation_time: Duration,
@@ -134,6 +136,7 @@ impl Generation {
             last: None,
             generated: 0,
             finished: None,
+            stopped: false,
             ended: false,
             prompt_time: Duration::ZERO,
             generation_time: Duration::ZERO,
@@ -147,9 +150,11 @@ impl Generation {
         }
         if let Some(reason) = self.finished {
             self.ended = true;
-            // A stop string has cut the text already; otherwise what was held back is output after all.
-            let mut text = self.stop.push(&self.detokenizer.finish()).0;
-            text.push_str(&self.stop.finish());
+            let mut text = String::new();
+            if !self.stopped {
+                text = self.stop.push(&self.detokenizer.finish()).0;
+                text.push_str(&self.stop.finish());
+            }
             return Ok(Some(Event::End { text, reason }));
         }
         let start = Instant::now();
@@ -203,13 +208,16 @@ impl Generation {
         };
         let top = self.options.prompt_logprobs;
         let prompt_top = &mut self.prompt_top;
-        let _ = engine.prefill(sequence, &chunk, wanted, &mut |_, logits| {
+        let before = sequence.len();
+        let fed = engine.prefill(sequence, &chunk, wanted, &mut |_, logits| {
             if let (Some(top), Some(logits)) = (top, logits) {
                 prompt_top.push(LogProbs::new(logits)?.top(top));
             }
             Ok(ControlFlow::Continue(()))
-        })?;
-        self.pending.drain(..chunk.len());
+        });
+        // On an error too: what is in the cache is not to be fed again.
+        self.pending.drain(..sequence.len() - before);
+        let _ = fed?;
         if self.pending.is_empty() {
             // The time of the first token belongs to the prompt: it costs no forward of its own.
             if self.options.max_tokens == Some(0) {
@@ -223,8 +231,10 @@ impl Generation {
 
     /// Feeds the last token and samples the next one.
     fn step(&mut self, engine: &mut Engine, sequence: &mut Sequence) -> Result<Option<Event>, Error> {
-        if let Some(token) = self.last.take() {
+        if let Some(token) = self.last {
             engine.forward(&mut [Step { sequence, tokens: &[token], wanted: Wanted::Last }])?;
+            // Only now: after an error the step can be tried again.
+            self.last = None;
         }
         self.sample(engine, sequence).map(Some)
     }
@@ -249,6 +259,7 @@ impl Generation {
         let (text, stopped) = self.stop.push(&self.detokenizer.push(id));
         if stopped {
             self.finished = Some(FinishReason::Stop);
+            self.stopped = true;
         } else if Some(self.generated) == self.options.max_tokens || sequence.len() >= engine.context() {
             self.finished = Some(FinishReason::Length);
         }

@@ -55,7 +55,7 @@ pub struct LoadOptions {
     pub device: Device,
     /// Tokens that a sequence can have; by default the model's context, up to 32768.
     pub context: Option<usize>,
-    /// Threads; by default one per core that the process may use.
+    /// Threads; by default one per physical core that the process may use.
     pub threads: Option<usize>,
     /// Element type of the KV cache; by default f16, or f32 where activations are.
     pub cache: Option<DType>,
@@ -135,6 +135,13 @@ impl Engine {
         let model = Model::load(&file).map_err(|source| Error::Model { path: path.to_path_buf(), source })?;
         let tokenizer = Tokenizer::from_metadata(file.metadata())
             .map_err(|source| Error::Tokenizer { path: path.to_path_buf(), source })?;
+        if tokenizer.vocab_size() > model.vocabulary() {
+            return Err(Error::Vocabulary {
+                path: path.to_path_buf(),
+                tokens: tokenizer.vocab_size(),
+                rows: model.vocabulary(),
+            });
+        }
 
         let cpu_options = CpuOptions {
             threads: options.threads,
@@ -158,9 +165,10 @@ impl Engine {
                 Some(window) => (window + batch_size + WINDOW_SLACK).div_ceil(PAGE_LEN) + 1,
                 None => max_pages,
             })
-            .map(|pages| pages.min(max_pages) * options.sequences)
+            .map(|pages| pages.min(max_pages))
             .collect();
-        let pools = pages.iter().map(|&pages| PagePool::new(pages)).collect();
+        let pools: Vec<_> = pages.iter().map(|&share| PagePool::new(share, options.sequences)).collect();
+        let pages = pools.iter().map(PagePool::total).collect();
         let cache = CacheParams { key: cache_type, value: cache_type, page_len: PAGE_LEN, pages };
 
         let mut scheduler = Scheduler::new(vec![Box::new(cpu)]);
@@ -301,6 +309,8 @@ fn check_options(
     in_range("context", context, 1 << 24)?;
     in_range("batch", options.batch, 1 << 16)?;
     in_range("sequences", options.sequences, 1 << 12)?;
+    // Cache rows are 32-bit numbers; a windowed group's pages are bounded by window and batch, well below.
+    in_range("context of all sequences", context.saturating_mul(options.sequences), (1 << 31) - (1 << 20))?;
     for (_, key, value) in model.cache_cols() {
         if cache_type.row_bytes(key).is_none() || cache_type.row_bytes(value).is_none() {
             let message = format!(

@@ -5,12 +5,20 @@
 pub(crate) struct PagePool {
     free: Vec<i32>,
     total: usize,
+    share: usize,
 }
 
 impl PagePool {
-    /// A pool of `total` pages, handed out from 0 up, so that memory is touched only as it is needed.
-    pub fn new(total: usize) -> PagePool {
-        PagePool { free: (0..total as i32).rev().collect(), total }
+    /// A pool of `share` pages for each of some sequences, handed out from 0 up, so that memory is touched only as it
+    /// is needed.
+    pub fn new(share: usize, sequences: usize) -> PagePool {
+        let total = share * sequences;
+        PagePool { free: (0..total as i32).rev().collect(), total, share }
+    }
+
+    /// Pages that each sequence can count on.
+    pub fn share(&self) -> usize {
+        self.share
     }
 
     pub fn total(&self) -> usize {

@@ -50,7 +50,7 @@ impl Sequence {
     }
 
     /// Takes the pages for `added` more tokens. In groups with a window, pages that no query to come can see are
-    /// given to new positions once the pool is empty.
+    /// given to new positions once the sequence has its share of pages.
     pub(crate) fn reserve(
         &mut self,
         added: usize,
@@ -61,15 +61,21 @@ impl Sequence {
         let pages = (self.tokens.len() + added).div_ceil(page_len);
         for ((table, pool), group) in self.tables.iter_mut().zip(pools).zip(groups) {
             let mut next_old = 0;
+            let mut held = table.iter().filter(|&&page| page != NO_PAGE).count();
             while table.len() < pages {
-                let page = match pool.take() {
+                // Past its share, a sequence first gives up what it no longer sees: the rest is for others.
+                let own = (held >= pool.share())
+                    .then(|| oldest_unseen(table, &mut next_old, group, self.tokens.len(), page_len))
+                    .flatten();
+                let page = match own {
                     Some(page) => page,
-                    None => match oldest_unseen(table, &mut next_old, group, self.tokens.len(), page_len) {
-                        Some(page) => page,
-                        None => {
+                    None => {
+                        let Some(page) = pool.take() else {
                             return Err(Error::OutOfPages { needed: pages - table.len(), free: pool.free() });
-                        }
-                    },
+                        };
+                        held += 1;
+                        page
+                    }
                 };
                 table.push(page);
             }
@@ -139,7 +145,7 @@ mod tests {
 
     #[test]
     fn pages_are_taken_as_tokens_come_and_given_back() {
-        let mut pools = [PagePool::new(3)];
+        let mut pools = [PagePool::new(3, 1)];
         let mut sequence = sequence_of(9, &[FULL], &mut pools);
         assert_eq!(sequence.table(0), [0, 1, 2]);
         assert_eq!(sequence.row(0, 6, 4), 6);
@@ -155,7 +161,7 @@ mod tests {
 
     #[test]
     fn a_window_reuses_the_pages_that_it_left_behind() {
-        let mut pools = [PagePool::new(3)];
+        let mut pools = [PagePool::new(3, 1)];
         let mut sequence = sequence_of(16, &[LOCAL], &mut pools);
         assert_eq!(sequence.table(0), [NO_PAGE, 1, 2, 0]);
         // The query at 15 sees 11..=15; the one at 11 would see 7..=11, and row 7 is still there.
@@ -163,5 +169,13 @@ mod tests {
         // The one at 7 would see 3..=7: gone, so everything is forgotten, and every page is free again.
         assert_eq!(sequence.truncate(7, &[LOCAL], &mut pools, 4), 0);
         assert_eq!(pools[0].free(), 3);
+    }
+
+    #[test]
+    fn a_long_windowed_sequence_leaves_the_others_their_share() {
+        let mut pools = [PagePool::new(3, 2)];
+        let first = sequence_of(100, &[LOCAL], &mut pools);
+        let second = sequence_of(12, &[LOCAL], &mut pools);
+        assert_eq!((first.len(), second.len(), pools[0].free()), (100, 12, 0));
     }
 }

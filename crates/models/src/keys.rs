@@ -7,6 +7,9 @@ use gguf::{Array, Metadata, Value};
 /// them fit in 64 bits.
 const MAX_COUNT: u64 = 1 << 21;
 
+/// Longest context that a file may claim, in tokens.
+const MAX_LENGTH: u64 = 1 << 31;
+
 /// Reads keys such as `llama.block_count`.
 pub(crate) struct Keys<'a> {
     metadata: &'a Metadata,
@@ -16,6 +19,11 @@ pub(crate) struct Keys<'a> {
 impl<'a> Keys<'a> {
     pub fn new(metadata: &'a Metadata, architecture: &'static str) -> Keys<'a> {
         Keys { metadata, architecture }
+    }
+
+    /// Whether a key is there.
+    pub fn has(&self, name: &str) -> bool {
+        self.metadata.get(&self.key(name)).is_some()
     }
 
     /// The whole key.
@@ -33,6 +41,15 @@ impl<'a> Keys<'a> {
     /// A count that may be missing.
     pub fn count_or(&self, name: &str, default: usize) -> Result<usize, Error> {
         Ok(self.optional_count(name)?.unwrap_or(default))
+    }
+
+    /// A length in tokens that must be there: no tensor's shape depends on it, so it may be longer than a count.
+    pub fn length(&self, name: &str) -> Result<usize, Error> {
+        let value = self.metadata.require_u64(&self.key(name))?;
+        if (1..=MAX_LENGTH).contains(&value) {
+            return Ok(value as usize);
+        }
+        Err(self.value(name, value.to_string(), format!("a length of 1 to {MAX_LENGTH}")))
     }
 
     /// A count that may be missing; 0 counts as missing.

@@ -44,7 +44,7 @@ impl Model {
         let mut tensors = tensors::Tensors::new(file);
         let transformer = (architecture.load)(&keys, &mut tensors)?;
         transformer.check()?;
-        let context_length = keys.count("context_length")?;
+        let context_length = keys.length("context_length")?;
         let (weights, unused) = tensors.finish();
         Ok(Model { architecture: architecture.name, context_length, transformer, weights, unused })
     }

@@ -102,10 +102,11 @@ pub(crate) fn read_scaling(keys: &Keys<'_>) -> Result<RopeScaling, Error> {
             if keys.optional_number(name)?.is_some_and(|n| n != 0.0) {
                 return Err(Error::Unsupported { what: format!("YaRN with '{}'", keys.key(name)) });
             }
-            let context = keys.count("context_length")?;
+            let name = "rope.scaling.original_context_length";
+            let original = if keys.has(name) { keys.length(name)? } else { keys.length("context_length")? };
             Ok(RopeScaling::Yarn(YarnScaling {
                 factor,
-                original_context: keys.count_or("rope.scaling.original_context_length", context)? as f64,
+                original_context: original as f64,
                 beta_fast: positive("rope.scaling.yarn_beta_fast")?.unwrap_or(32.0),
                 beta_slow: positive("rope.scaling.yarn_beta_slow")?.unwrap_or(1.0),
                 extrapolation: keys

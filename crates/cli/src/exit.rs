@@ -23,7 +23,7 @@ pub fn code(result: Result<()>, output: &Output) -> ExitCode {
         _ => output.error(&describe(&error)),
     }
     match error {
-        Error::Usage(_) => USAGE.into(),
+        Error::Usage(_) | Error::Engine(engine::Error::Option { .. }) => USAGE.into(),
         _ => FAILURE.into(),
     }
 }

@@ -87,10 +87,7 @@ impl fmt::Display for Error {
             Error::Batch(error) => error.fmt(f),
             Error::Sampling(error) => error.fmt(f),
             Error::ContextExceeded { tokens, context } => {
-                write!(
-                    f,
-                    "the prompt has {tokens} tokens (with what is cached), more than the context of {context}"
-                )
+                write!(f, "the prompt has {tokens} tokens, more than the context of {context}")
             }
             Error::OutOfPages { needed, free } => {
                 write!(f, "no room in the KV cache: {needed} pages needed, {free} free")

@@ -127,7 +127,11 @@ fn feed(engine: &mut Engine, sequence: &mut Sequence, count: usize) -> Result<()
         return Ok(());
     }
     let start = sequence.len();
-    let tokens: Vec<u32> = (start..start + count).map(|position| next_token(engine, position)).collect();
+    let end = start.saturating_add(count);
+    if end > engine.context() {
+        return Err(engine::Error::ContextExceeded { tokens: end, context: engine.context() }.into());
+    }
+    let tokens: Vec<u32> = (start..end).map(|position| next_token(engine, position)).collect();
     let run = engine.prefill(sequence, &tokens, Wanted::Last, &mut |_, _| {
         Ok(if interrupt::requested() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
     })?;

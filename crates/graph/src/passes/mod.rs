@@ -1,4 +1,4 @@
-//! What happens to a graph between building and running, once per build: fuse, assign, split, plan.
+//! What happens to a graph between building and running, once per build: assign, fuse, split, plan.
 
 pub(crate) mod assign;
 pub(crate) mod fuse;

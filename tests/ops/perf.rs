@@ -1,5 +1,5 @@
-//! Speed of the operations that matter, printed where `SMELT_OP_PERF=1`. Nothing is asserted: a number means something
-//! only on a quiet machine.
+//! Speed of the operations that matter, printed where `SMELT_OP_PERF` is set: to 1 for all, or to a part of the lines
+//! wanted, such as `Q4_K`. Nothing is asserted: a number means something only on a quiet machine.
 
 use crate::attention::{Scene, attention};
 use crate::harness::*;
@@ -9,15 +9,16 @@ use quant::Format;
 
 #[test]
 fn speed_of_products_and_attention() {
-    if std::env::var("SMELT_OP_PERF").as_deref() != Ok("1") {
-        return;
-    }
+    let Ok(filter) = std::env::var("SMELT_OP_PERF") else { return };
+    let wanted = |line: &str| filter == "1" || line.contains(&filter);
     let (rows, cols) = (4864, 1024);
     for mut tested in backends().into_iter().filter(|tested| tested.quantised) {
         for format in Format::ALL.into_iter().filter(|format| *format != Format::Q8_K) {
-            let weights = random_weights(format, rows, cols, &mut Random::new(1));
+            let weights =
+                std::cell::LazyCell::new(|| random_weights(format, rows, cols, &mut Random::new(1)));
             for tokens in [1, 4, 128] {
-                if tested.name.contains("scalar") && tokens > 1 {
+                let what = format!("{} {format} {tokens} tokens", tested.name);
+                if !wanted(&what) || tested.name.contains("scalar") && tokens > 1 {
                     continue;
                 }
                 let x = Random::new(2).floats(tokens * cols);
@@ -32,7 +33,7 @@ fn speed_of_products_and_attention() {
                 }
                 let work = 2.0 * (rows * cols * tokens) as f64 / seconds / 1e9;
                 let read = weights.len() as f64 / seconds / 1e9;
-                println!("{} {format} {tokens} tokens: {work:.1} GFLOP/s, {read:.1} GB/s", tested.name);
+                println!("{what}: {work:.1} GFLOP/s, {read:.1} GB/s");
             }
         }
         for (name, heads, kv_heads, dim, sequence) in [
@@ -40,10 +41,14 @@ fn speed_of_products_and_attention() {
             ("prefill of 512", 14, 2, 64, (512, 512)),
             ("decode at 4096", 4, 1, 256, (4096, 1)),
         ] {
+            let what = format!("{} attention, {name}, {heads} heads of {dim}", tested.name);
+            if !wanted(&what) {
+                continue;
+            }
             let scene = Scene::new(attention(heads, kv_heads, dim, None), DType::F16, 32, &[sequence], 1);
             let runs = (0..7).map(|_| scene.timed(tested.backend.as_mut()).unwrap().1);
             let seconds = runs.fold(f64::MAX, f64::min);
-            println!("{} attention, {name}, {heads} heads of {dim}: {:.0} us", tested.name, seconds * 1e6);
+            println!("{what}: {:.0} us", seconds * 1e6);
         }
     }
 }

@@ -37,11 +37,13 @@ pub(crate) struct QuantRow<'a> {
 
 impl QuantMatrix {
     /// Activation rows.
+    #[cfg(any(test, target_arch = "x86_64"))]
     pub(crate) fn rows(&self) -> usize {
         self.rows
     }
 
     /// Elements of a row, padding included.
+    #[cfg(target_arch = "x86_64")]
     pub(crate) fn padded_cols(&self) -> usize {
         self.blocks * BLOCK
     }

@@ -31,7 +31,7 @@ pub(crate) fn is_dot_format(format: Format) -> bool {
 }
 
 /// Calls `f` with each block of 32 weights of a row, and its index. The format is one that [`is_dot_format`] knows.
-pub(crate) fn for_each_block(format: Format, row: &[u8], mut f: impl FnMut(usize, Block)) {
+pub(crate) fn for_each_block(format: Format, row: &[u8], f: impl FnMut(usize, Block)) {
     match format {
         Format::Q4_0 => small(row, f, |b: BlockQ4_0| plain(b.quants(), b.d.to_f32())),
         Format::Q4_1 => small(row, f, |b: BlockQ4_1| with_minimum(b.quants(), b.d.to_f32(), b.m.to_f32())),
@@ -70,9 +70,7 @@ pub(crate) fn for_each_block(format: Format, row: &[u8], mut f: impl FnMut(usize
             Super { q, s: twice(b.unpack_scales()), d: b.d.to_f32(), m: [0; 16], dm: 0.0 }
         }),
         Format::F32 | Format::F16 | Format::BF16 | Format::Q8_K => {
-            // `is_dot_format` is asked before.
-            f(0, plain([0; 32], f32::NAN));
-            debug_assert!(false, "{format} has no integer dot product");
+            unreachable!("`is_dot_format` is asked before a product is made from integers")
         }
     }
 }

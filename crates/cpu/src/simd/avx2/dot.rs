@@ -4,6 +4,11 @@
 //! transposed into one vector, a lane for each block. Many tokens (prefill): eight weight rows are unpacked once into
 //! a panel, in which a vector holds four elements of each row, so that sums need no transposing; four tokens at a
 //! time share each load. In both, block `b` is added to partial sum `b % 8` of its row and token.
+//!
+//! Loops over vectors are written with indices: iterator adaptors and closures over vectors are not always inlined
+//! into functions with other target features than their own, and every vector then travels through memory.
+
+#![allow(clippy::needless_range_loop, reason = "see above")]
 
 use super::load::*;
 use crate::quantize::{QuantRow, SUPER};
@@ -129,18 +134,19 @@ unsafe fn run<L: Load>(tile: &DotTile<'_>, rows: Range<usize>, tokens: Range<usi
 }
 
 /// Super-block `index` of a row; what the last one lacks is zero, which adds nothing.
-#[inline]
-#[target_feature(enable = "avx2,fma,f16c")]
-fn load_super<L: Load>(weights: &[L::Block], index: usize) -> Super {
-    let rest = &weights[index * L::COUNT..];
-    if rest.len() >= L::COUNT {
-        // SAFETY: the instructions are enabled here.
-        return unsafe { L::load(&rest[..L::COUNT]) };
-    }
+///
+/// # Safety
+/// The processor has the level's instructions.
+#[inline(always)]
+unsafe fn load_super<L: Load>(weights: &[L::Block], index: usize) -> Super {
+    let mut rest = &weights[index * L::COUNT..];
     let mut padded = [L::Block::zeroed(); SUPER];
-    padded[..rest.len()].copy_from_slice(rest);
-    // SAFETY: the instructions are enabled here.
-    unsafe { L::load(&padded[..L::COUNT]) }
+    if rest.len() < L::COUNT {
+        padded[..rest.len()].copy_from_slice(rest);
+        rest = &padded;
+    }
+    // SAFETY: the caller's.
+    unsafe { L::load(rest) }
 }
 
 /// Products of one row with `T` tokens.
@@ -154,12 +160,14 @@ fn row_products<L: Load, const T: usize>(
     let ones = _mm256_set1_epi16(1);
     let mut parts = [_mm256_setzero_ps(); T];
     for index in 0..blocks.div_ceil(SUPER) {
-        let w = load_super::<L>(weights, index);
+        // SAFETY: the instructions are enabled here.
+        let w = unsafe { load_super::<L>(weights, index) };
         let halves = if L::SCALES == Scales::Half { by_half(w.s) } else { ones };
-        for (part, x) in parts.iter_mut().zip(&x) {
-            let quants = &x.q[256 * index..][..256];
+        for t in 0..T {
+            let (quants, sums) = (&x[t].q[256 * index..][..256], &x[t].sums[16 * index..][..16]);
+            let d = &x[t].d[8 * index..][..8];
             let mut products = [_mm256_setzero_si256(); 8];
-            for (j, product) in products.iter_mut().enumerate() {
+            for j in 0..8 {
                 // SAFETY: 32 of the 256 bytes.
                 let a = unsafe { _mm256_loadu_si256(quants.as_ptr().add(32 * j).cast()) };
                 let pairs = if L::SIGNED {
@@ -168,28 +176,27 @@ fn row_products<L: Load, const T: usize>(
                     _mm256_maddubs_epi16(w.q[j], a)
                 };
                 let scales = if L::SCALES == Scales::Half { broadcast_word(halves, j) } else { ones };
-                *product = _mm256_madd_epi16(pairs, scales);
+                products[j] = _mm256_madd_epi16(pairs, scales);
             }
             let mut sum = sum_of_each(products);
             if L::SCALES == Scales::Block {
                 sum = _mm256_mullo_epi32(sum, _mm256_srai_epi32::<16>(w.s));
             }
-            // SAFETY: 16 sums and 8 scales, inside the padded row.
-            let (sums, d) = unsafe {
-                (
-                    _mm256_loadu_si256(x.sums[16 * index..][..16].as_ptr().cast()),
-                    _mm256_loadu_ps(x.d[8 * index..][..8].as_ptr()),
-                )
-            };
-            *part = finish::<L>(*part, sum, sums, w.d, w.s, w.dm, w.m, d);
+            // SAFETY: 16 sums and 8 scales.
+            let (sums, d) =
+                unsafe { (_mm256_loadu_si256(sums.as_ptr().cast()), _mm256_loadu_ps(d.as_ptr())) };
+            parts[t] = finish::<L>(parts[t], sum, sums, w.d, w.s, w.dm, w.m, d);
         }
     }
-    parts.map(|part| {
+    let mut results = [0.0; T];
+    for t in 0..T {
         // ((0 + 1) + (2 + 3)) + ((4 + 5) + (6 + 7)), as `math::sum_lanes`.
-        let pairs = _mm256_hadd_ps(part, part);
+        let pairs = _mm256_hadd_ps(parts[t], parts[t]);
         let quads = _mm256_hadd_ps(pairs, pairs);
-        _mm_cvtss_f32(_mm_add_ss(_mm256_castps256_ps128(quads), _mm256_extractf128_ps::<1>(quads)))
-    })
+        results[t] =
+            _mm_cvtss_f32(_mm_add_ss(_mm256_castps256_ps128(quads), _mm256_extractf128_ps::<1>(quads)));
+    }
+    results
 }
 
 /// Adds a block (in each lane) to the partial sums: the products less the offset, then the minimum.
@@ -299,20 +306,18 @@ where
     let panel = &mut memory.blocks[..SUPER * supers];
     let rows: [&[L::Block]; ROWS] = std::array::from_fn(row);
     for index in 0..supers {
-        let w: [Super; ROWS] = std::array::from_fn(|r| load_super::<L>(rows[r], index));
-        let d = transpose(std::array::from_fn(|r| _mm256_castps_si256(w[r].d)));
-        let s = transpose(std::array::from_fn(|r| w[r].s));
+        // SAFETY: the instructions are enabled here.
+        let w: [Super; ROWS] = unsafe { each!(|R| load_super::<L>(rows[R], index)) };
+        let d = transpose(each!(|R| _mm256_castps_si256(w[R].d)));
+        let s = transpose(each!(|R| w[R].s));
         let (dm, m) = if L::MINIMUM {
-            (
-                transpose(std::array::from_fn(|r| _mm256_castps_si256(w[r].dm))),
-                transpose(std::array::from_fn(|r| w[r].m)),
-            )
+            (transpose(each!(|R| _mm256_castps_si256(w[R].dm))), transpose(each!(|R| w[R].m)))
         } else {
             ([_mm256_setzero_si256(); 8], [_mm256_setzero_si256(); 8])
         };
         for j in 0..SUPER {
             panel[j * supers + index] = PanelBlock {
-                q: transpose(std::array::from_fn(|r| w[r].q[j])),
+                q: transpose(each!(|R| w[R].q[j])),
                 d: _mm256_castsi256_ps(d[j]),
                 s: s[j],
                 dm: _mm256_castsi256_ps(dm[j]),
@@ -336,9 +341,11 @@ fn panel_products<L: Load, const T: usize>(
         assert!(x.q.len() >= 32 * blocks && x.d.len() >= blocks && x.sums.len() >= 2 * blocks);
     }
     let mut parts = [[_mm256_setzero_ps(); T]; SUPER];
-    for (j, part) in parts.iter_mut().enumerate() {
-        for (index, b) in (j..blocks).step_by(SUPER).enumerate() {
-            let w = &panel[j * supers + index];
+    for j in 0..SUPER {
+        let mut part = [_mm256_setzero_ps(); T];
+        let (mut b, mut index) = (j, j * supers);
+        while b < blocks {
+            let w = &panel[index];
             // SAFETY: block b is inside every row of `x`, as checked above.
             let products = unsafe { block_products::<L, T>(w, b, &x) };
             for t in 0..T {
@@ -351,14 +358,20 @@ fn panel_products<L: Load, const T: usize>(
                 };
                 part[t] = finish::<L>(part[t], products[t], sums, w.d, w.s, w.dm, w.m, d);
             }
+            b += SUPER;
+            index += 1;
         }
+        parts[j] = part;
     }
-    std::array::from_fn(|t| {
-        let p = |j: usize| parts[j][t];
-        let first = _mm256_add_ps(_mm256_add_ps(p(0), p(1)), _mm256_add_ps(p(2), p(3)));
-        let second = _mm256_add_ps(_mm256_add_ps(p(4), p(5)), _mm256_add_ps(p(6), p(7)));
-        _mm256_add_ps(first, second)
-    })
+    let mut results = [_mm256_setzero_ps(); T];
+    for t in 0..T {
+        let first =
+            _mm256_add_ps(_mm256_add_ps(parts[0][t], parts[1][t]), _mm256_add_ps(parts[2][t], parts[3][t]));
+        let second =
+            _mm256_add_ps(_mm256_add_ps(parts[4][t], parts[5][t]), _mm256_add_ps(parts[6][t], parts[7][t]));
+        results[t] = _mm256_add_ps(first, second);
+    }
+    results
 }
 
 /// The scaled integer products of block `b` of the panel's rows with `T` tokens.
@@ -389,29 +402,24 @@ unsafe fn block_products<L: Load, const T: usize>(
             [low, high]
         }
     };
-    // SAFETY: the caller's: 32 quants from 32 b on.
-    let quads = |t: usize, g: usize| unsafe {
-        _mm256_set1_epi32(x[t].q.as_ptr().add(32 * b + 4 * g).cast::<i32>().read_unaligned())
-    };
     let mut products = [_mm256_setzero_si256(); T];
     let mut g = 0;
     while g < 8 {
         let mut pairs = [_mm256_setzero_si256(); T];
         for g in g..g + L::SUMS {
             let q = w.q[g];
-            if L::SIGNED {
-                let size = _mm256_abs_epi8(q);
-                for (t, pair) in pairs.iter_mut().enumerate() {
-                    *pair = _mm256_maddubs_epi16(size, _mm256_sign_epi8(quads(t, g), q));
-                }
-            } else {
-                for (t, pair) in pairs.iter_mut().enumerate() {
-                    *pair = _mm256_add_epi16(*pair, _mm256_maddubs_epi16(q, quads(t, g)));
-                }
+            let size = if L::SIGNED { _mm256_abs_epi8(q) } else { q };
+            for t in 0..T {
+                // SAFETY: the caller's: 32 quants from 32 b on.
+                let quad = unsafe {
+                    _mm256_set1_epi32(x[t].q.as_ptr().add(32 * b + 4 * g).cast::<i32>().read_unaligned())
+                };
+                let quad = if L::SIGNED { _mm256_sign_epi8(quad, q) } else { quad };
+                pairs[t] = _mm256_add_epi16(pairs[t], _mm256_maddubs_epi16(size, quad));
             }
         }
-        for (product, pair) in products.iter_mut().zip(pairs) {
-            *product = _mm256_add_epi32(*product, _mm256_madd_epi16(pair, scales[g / 4]));
+        for t in 0..T {
+            products[t] = _mm256_add_epi32(products[t], _mm256_madd_epi16(pairs[t], scales[g / 4]));
         }
         g += L::SUMS;
     }

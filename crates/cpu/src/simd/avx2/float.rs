@@ -1,4 +1,8 @@
 //! The float kernels: portable bodies compiled for AVX2, and intrinsics where the compiler needs help.
+//!
+//! Loops over vectors are written with indices; see `dot.rs`.
+
+#![allow(clippy::needless_range_loop, reason = "see above")]
 
 use crate::simd::float as portable;
 use crate::simd::float::LANES;
@@ -11,7 +15,7 @@ crate::simd::all_float_kernels! { [#[target_feature(enable = "avx2,fma,f16c")]] 
 #[target_feature(enable = "avx2,fma,f16c")]
 pub(super) unsafe fn dot1(w: *const f32, x: [*const f32; 1], n: usize) -> [f32; 1] {
     // SAFETY: the caller's.
-    unsafe { portable::dot(w, x, n) }
+    unsafe { dot(w, x, n) }
 }
 
 /// # Safety
@@ -19,7 +23,67 @@ pub(super) unsafe fn dot1(w: *const f32, x: [*const f32; 1], n: usize) -> [f32; 
 #[target_feature(enable = "avx2,fma,f16c")]
 pub(super) unsafe fn dot4(w: *const f32, x: [*const f32; 4], n: usize) -> [f32; 4] {
     // SAFETY: the caller's.
-    unsafe { portable::dot(w, x, n) }
+    unsafe { dot(w, x, n) }
+}
+
+/// See [`portable::dot`]: the 16 partial sums are two vectors.
+///
+/// # Safety
+/// As there.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+unsafe fn dot<const T: usize>(w: *const f32, x: [*const f32; T], n: usize) -> [f32; T] {
+    let mut parts = [[_mm256_setzero_ps(); 2]; T];
+    let whole = n / 16 * 16;
+    for i in (0..whole).step_by(16) {
+        // SAFETY: i + 16 <= n.
+        unsafe { multiply(&mut parts, w, &x, i) };
+    }
+    if whole < n {
+        // Zeros leave a partial sum as it is: none is ever -0.
+        let (mut w_rest, mut x_rest) = ([0.0f32; 16], [[0.0f32; 16]; T]);
+        let mut rests = x;
+        // SAFETY: the last n - whole elements, fewer than 16; then 16 elements each.
+        unsafe {
+            std::ptr::copy_nonoverlapping(w.add(whole), w_rest.as_mut_ptr(), n - whole);
+            for t in 0..T {
+                std::ptr::copy_nonoverlapping(x[t].add(whole), x_rest[t].as_mut_ptr(), n - whole);
+                rests[t] = x_rest[t].as_ptr();
+            }
+            multiply(&mut parts, w_rest.as_ptr(), &rests, 0);
+        }
+    }
+    let mut results = [0.0; T];
+    for t in 0..T {
+        // The tree of `math::sum_lanes`.
+        let pairs = _mm256_hadd_ps(parts[t][0], parts[t][1]);
+        let quads = _mm256_hadd_ps(pairs, pairs);
+        let eights = _mm_add_ps(_mm256_castps256_ps128(quads), _mm256_extractf128_ps::<1>(quads));
+        results[t] = _mm_cvtss_f32(_mm_add_ss(eights, _mm_movehdup_ps(eights)));
+    }
+    results
+}
+
+/// Adds the products of the 16 elements from `i` on to the partial sums.
+///
+/// # Safety
+/// All pointers are valid for `i + 16` floats.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+unsafe fn multiply<const T: usize>(
+    parts: &mut [[__m256; 2]; T],
+    w: *const f32,
+    x: &[*const f32; T],
+    i: usize,
+) {
+    // SAFETY: the caller's.
+    unsafe {
+        let (low, high) = (_mm256_loadu_ps(w.add(i)), _mm256_loadu_ps(w.add(i + 8)));
+        for t in 0..T {
+            parts[t][0] = _mm256_fmadd_ps(low, _mm256_loadu_ps(x[t].add(i)), parts[t][0]);
+            parts[t][1] = _mm256_fmadd_ps(high, _mm256_loadu_ps(x[t].add(i + 8)), parts[t][1]);
+        }
+    }
 }
 
 /// See [`portable::scores`]: eight keys at a time, so that the sums of their lanes share the work.
@@ -33,9 +97,9 @@ pub(super) unsafe fn scores(scores: &mut [f32], query: &[f32], keys: &[f32], str
             // SAFETY: i + 8 <= stride, which is a multiple of 8; key first + 7 is inside `keys`.
             unsafe {
                 let q = _mm256_loadu_ps(query.as_ptr().add(i));
-                for (k, lane) in lanes.iter_mut().enumerate() {
+                for k in 0..8 {
                     let key = _mm256_loadu_ps(keys.as_ptr().add((first + k) * stride + i));
-                    *lane = _mm256_fmadd_ps(q, key, *lane);
+                    lanes[k] = _mm256_fmadd_ps(q, key, lanes[k]);
                 }
             }
         }
@@ -87,19 +151,19 @@ unsafe fn weighted_columns<const N: usize>(out: &mut [f32], p: &[f32], values: &
     let mut sums = [_mm256_setzero_ps(); N];
     // SAFETY: the caller's.
     unsafe {
-        for (n, sum) in sums.iter_mut().enumerate() {
-            *sum = _mm256_loadu_ps(out.as_ptr().add(col + 8 * n));
+        for n in 0..N {
+            sums[n] = _mm256_loadu_ps(out.as_ptr().add(col + 8 * n));
         }
         let mut value = values.as_ptr().add(col);
         for &p in p {
             let p = _mm256_set1_ps(p);
-            for (n, sum) in sums.iter_mut().enumerate() {
-                *sum = _mm256_fmadd_ps(p, _mm256_loadu_ps(value.add(8 * n)), *sum);
+            for n in 0..N {
+                sums[n] = _mm256_fmadd_ps(p, _mm256_loadu_ps(value.add(8 * n)), sums[n]);
             }
             value = value.wrapping_add(stride);
         }
-        for (n, sum) in sums.iter().enumerate() {
-            _mm256_storeu_ps(out.as_mut_ptr().add(col + 8 * n), *sum);
+        for n in 0..N {
+            _mm256_storeu_ps(out.as_mut_ptr().add(col + 8 * n), sums[n]);
         }
     }
 }

@@ -5,6 +5,7 @@
 
 #![allow(non_camel_case_types, reason = "the names are the field's own")]
 
+use half::f16;
 use quant::{
     Block, BlockIQ4_NL, BlockIQ4_XS, BlockMXFP4, BlockQ2_K, BlockQ3_K, BlockQ4_0, BlockQ4_1, BlockQ4_K,
     BlockQ5_0, BlockQ5_1, BlockQ5_K, BlockQ6_K, BlockQ8_0, E2M1_DOUBLED_VALUES, IQ4_NL_VALUES, e8m0_half,
@@ -63,6 +64,28 @@ pub(super) trait Load {
     unsafe fn load(blocks: &[Self::Block]) -> Super;
 }
 
+/// An array of eight values. Not a closure: a closure with vector instructions is not inlined through
+/// `array::from_fn`, and its vectors would travel through memory.
+macro_rules! each {
+    (|$j:ident| $value:expr) => {
+        [
+            each!(@ $j 0 $value),
+            each!(@ $j 1 $value),
+            each!(@ $j 2 $value),
+            each!(@ $j 3 $value),
+            each!(@ $j 4 $value),
+            each!(@ $j 5 $value),
+            each!(@ $j 6 $value),
+            each!(@ $j 7 $value),
+        ]
+    };
+    (@ $j:ident $index:literal $value:expr) => {{
+        const $j: usize = $index;
+        $value
+    }};
+}
+pub(super) use each;
+
 macro_rules! loader {
     ($(#[$doc:meta])* $name:ident, $block:ty, $count:literal, { $($const:ident: $type:ty = $value:expr;)* },
      |$blocks:ident| $body:expr) => {
@@ -73,11 +96,11 @@ macro_rules! loader {
             const COUNT: usize = $count;
             $(const $const: $type = $value;)*
 
-            #[inline]
-            #[target_feature(enable = "avx2,fma,f16c")]
+            #[inline(always)]
             unsafe fn load($blocks: &[$block]) -> Super {
                 assert!($blocks.len() >= $count);
-                $body
+                // SAFETY: the caller's; loads are of whole fields, as long as the vectors, or inside them.
+                unsafe { $body }
             }
         }
     };
@@ -86,15 +109,15 @@ macro_rules! loader {
 loader!(
     /// Unsigned nibbles around 8.
     LoadQ4_0, BlockQ4_0, 8, { OFFSET_BITS: i32 = 3; SUMS: usize = 8; },
-    |b| plain(each(|j| nibbles(&b[j].qs)), halves(each(|j| b[j].d.to_bits())))
+    |b| plain(each!(|J| nibbles(&b[J].qs)), halves(each!(|J| b[J].d.to_bits() as i16)))
 );
 
 loader!(
     /// Unsigned nibbles and a minimum.
     LoadQ4_1, BlockQ4_1, 8, { MINIMUM: bool = true; SUMS: usize = 8; },
     |b| {
-        let low = plain(each(|j| nibbles(&b[j].qs)), halves(each(|j| b[j].d.to_bits())));
-        with_minimum(low, halves(each(|j| b[j].m.to_bits())))
+        let low = plain(each!(|J| nibbles(&b[J].qs)), halves(each!(|J| b[J].d.to_bits() as i16)));
+        with_minimum(low, halves(each!(|J| b[J].m.to_bits() as i16)))
     }
 );
 
@@ -102,8 +125,8 @@ loader!(
     /// Unsigned 5-bit quants around 16.
     LoadQ5_0, BlockQ5_0, 8, { OFFSET_BITS: i32 = 4; SUMS: usize = 4; },
     |b| {
-        let q = each(|j| _mm256_or_si256(nibbles(&b[j].qs), fifth_bits(b[j].qh)));
-        plain(q, halves(each(|j| b[j].d.to_bits())))
+        let q = each!(|J| _mm256_or_si256(nibbles(&b[J].qs), fifth_bits(b[J].qh)));
+        plain(q, halves(each!(|J| b[J].d.to_bits() as i16)))
     }
 );
 
@@ -111,19 +134,18 @@ loader!(
     /// Unsigned 5-bit quants and a minimum.
     LoadQ5_1, BlockQ5_1, 8, { MINIMUM: bool = true; SUMS: usize = 4; },
     |b| {
-        let q = each(|j| _mm256_or_si256(nibbles(&b[j].qs), fifth_bits(b[j].qh)));
-        let low = plain(q, halves(each(|j| b[j].d.to_bits())));
-        with_minimum(low, halves(each(|j| b[j].m.to_bits())))
+        let q = each!(|J| _mm256_or_si256(nibbles(&b[J].qs), fifth_bits(b[J].qh)));
+        let low = plain(q, halves(each!(|J| b[J].d.to_bits() as i16)));
+        with_minimum(low, halves(each!(|J| b[J].m.to_bits() as i16)))
     }
 );
 
 loader!(
     /// Signed bytes.
     LoadQ8_0, BlockQ8_0, 8, { SIGNED: bool = true; SUMS: usize = 1; },
-    // SAFETY: 32 bytes.
     |b| plain(
-        each(|j| unsafe { _mm256_loadu_si256(b[j].qs.as_ptr().cast()) }),
-        halves(each(|j| b[j].d.to_bits())),
+        each!(|J| _mm256_loadu_si256(b[J].qs.as_ptr().cast())),
+        halves(each!(|J| b[J].d.to_bits() as i16)),
     )
 );
 
@@ -132,8 +154,8 @@ loader!(
     LoadIQ4_NL, BlockIQ4_NL, 8, { SIGNED: bool = true; SUMS: usize = 1; },
     |b| {
         let table = table(&IQ4_NL_VALUES);
-        let q = each(|j| _mm256_shuffle_epi8(table, nibbles(&b[j].qs)));
-        plain(q, halves(each(|j| b[j].d.to_bits())))
+        let q = each!(|J| _mm256_shuffle_epi8(table, nibbles(&b[J].qs)));
+        plain(q, halves(each!(|J| b[J].d.to_bits() as i16)))
     }
 );
 
@@ -141,11 +163,10 @@ loader!(
     /// Indices into a table of doubled E2M1 values around 16.
     LoadMXFP4, BlockMXFP4, 8, { OFFSET_BITS: i32 = 4; SUMS: usize = 4; },
     |b| {
-        let table = table(&E2M1_DOUBLED_VALUES.map(|v| v + 16));
-        let q = each(|j| _mm256_shuffle_epi8(table, nibbles(&b[j].qs)));
-        let d: [f32; 8] = std::array::from_fn(|j| e8m0_half(b[j].e));
-        // SAFETY: eight floats.
-        plain(q, unsafe { _mm256_loadu_ps(d.as_ptr()) })
+        let table = _mm256_add_epi8(table(&E2M1_DOUBLED_VALUES), _mm256_set1_epi8(16));
+        let q = each!(|J| _mm256_shuffle_epi8(table, nibbles(&b[J].qs)));
+        let d: [f32; 8] = each!(|J| e8m0_half(b[J].e));
+        plain(q, _mm256_loadu_ps(d.as_ptr()))
     }
 );
 
@@ -154,14 +175,13 @@ loader!(
     LoadQ2_K, BlockQ2_K, 1, { SCALES: Scales = Scales::Half; MINIMUM: bool = true; SUMS: usize = 4; },
     |b| {
         let b = &b[0];
-        // SAFETY: 16 bytes.
-        let scales = unsafe { _mm_loadu_si128(b.scales.as_ptr().cast()) };
+        let scales = _mm_loadu_si128(b.scales.as_ptr().cast());
         let mask = _mm_set1_epi8(15);
         Super {
             q: two_bits(&b.qs),
-            d: _mm256_set1_ps(b.d.to_f32()),
+            d: half(b.d),
             s: _mm256_cvtepu8_epi16(_mm_and_si128(scales, mask)),
-            dm: _mm256_set1_ps(b.dmin.to_f32()),
+            dm: half(b.dmin),
             m: _mm256_cvtepu8_epi16(_mm_and_si128(_mm_srli_epi16::<4>(scales), mask)),
         }
     }
@@ -173,17 +193,15 @@ loader!(
     |b| {
         let b = &b[0];
         let mut q = two_bits(&b.qs);
-        // SAFETY: 32 bytes.
-        let high = unsafe { _mm256_loadu_si256(b.hmask.as_ptr().cast()) };
+        let high = _mm256_loadu_si256(b.hmask.as_ptr().cast());
         for (j, q) in q.iter_mut().enumerate() {
             let bit = _mm256_set1_epi8((1u8 << j) as i8);
             let set = _mm256_cmpeq_epi8(_mm256_and_si256(high, bit), bit);
             *q = _mm256_or_si256(*q, _mm256_and_si256(set, _mm256_set1_epi8(4)));
         }
-        let scales: [i16; 16] = unpack_scales_q3_k(&b.scales).map(i16::from);
-        // SAFETY: 32 bytes.
-        let s = unsafe { _mm256_loadu_si256(scales.as_ptr().cast()) };
-        Super { s, ..plain(q, _mm256_set1_ps(b.d.to_f32())) }
+        let scales = unpack_scales_q3_k(&b.scales);
+        let s = _mm256_cvtepi8_epi16(_mm_loadu_si128(scales.as_ptr().cast()));
+        Super { s, ..plain(q, half(b.d)) }
     }
 );
 
@@ -193,7 +211,7 @@ loader!(
     |b| {
         let b = &b[0];
         let (s, m) = k4_scales_mins(&b.scales);
-        let (d, dm) = (_mm256_set1_ps(b.d.to_f32()), _mm256_set1_ps(b.dmin.to_f32()));
+        let (d, dm) = (half(b.d), half(b.dmin));
         Super { q: nibble_pairs(&b.qs), d, s, dm, m }
     }
 );
@@ -204,15 +222,14 @@ loader!(
     |b| {
         let b = &b[0];
         let mut q = nibble_pairs(&b.qs);
-        // SAFETY: 32 bytes.
-        let high = unsafe { _mm256_loadu_si256(b.qh.as_ptr().cast()) };
+        let high = _mm256_loadu_si256(b.qh.as_ptr().cast());
         for (j, q) in q.iter_mut().enumerate() {
             let bit = _mm256_set1_epi8((1u8 << j) as i8);
             let set = _mm256_cmpeq_epi8(_mm256_and_si256(high, bit), bit);
             *q = _mm256_or_si256(*q, _mm256_and_si256(set, _mm256_set1_epi8(16)));
         }
         let (s, m) = k4_scales_mins(&b.scales);
-        let (d, dm) = (_mm256_set1_ps(b.d.to_f32()), _mm256_set1_ps(b.dmin.to_f32()));
+        let (d, dm) = (half(b.d), half(b.dmin));
         Super { q, d, s, dm, m }
     }
 );
@@ -225,8 +242,7 @@ loader!(
         let (nibble, pair) = (_mm256_set1_epi8(15), _mm256_set1_epi8(0x30));
         let mut q = [_mm256_setzero_si256(); 8];
         for half in 0..2 {
-            // SAFETY: 64 bytes of `ql` and 32 of `qh` from half a super-block's start on.
-            let (a, b, high) = unsafe {
+            let (a, b, high) = {
                 let low: *const __m256i = b.ql.as_ptr().add(64 * half).cast();
                 let high: *const __m256i = b.qh.as_ptr().add(32 * half).cast();
                 (_mm256_loadu_si256(low), _mm256_loadu_si256(low.add(1)), _mm256_loadu_si256(high))
@@ -239,9 +255,8 @@ loader!(
             q[4 * half + 2] = join(_mm256_srli_epi16::<4>(a), high);
             q[4 * half + 3] = join(_mm256_srli_epi16::<4>(b), _mm256_srli_epi16::<2>(high));
         }
-        // SAFETY: 16 bytes.
-        let s = _mm256_cvtepi8_epi16(unsafe { _mm_loadu_si128(b.scales.as_ptr().cast()) });
-        Super { s, ..plain(q, _mm256_set1_ps(b.d.to_f32())) }
+        let s = _mm256_cvtepi8_epi16(_mm_loadu_si128(b.scales.as_ptr().cast()));
+        Super { s, ..plain(q, half(b.d)) }
     }
 );
 
@@ -251,127 +266,140 @@ loader!(
     |b| {
         let b = &b[0];
         let table = table(&IQ4_NL_VALUES);
-        let q = each(|j| {
-            // SAFETY: 16 bytes of the 128.
-            let low = unsafe { _mm_loadu_si128(b.qs.as_ptr().add(16 * j).cast()) };
+        let q = each!(|J| {
+            let low = _mm_loadu_si128(b.qs.as_ptr().add(16 * J).cast());
             _mm256_shuffle_epi8(table, split_nibbles(low))
         });
-        let by_block = b.unpack_scales();
-        let scales: [i16; 16] = std::array::from_fn(|i| i16::from(by_block[i / 2]));
-        // SAFETY: 32 bytes.
-        let s = unsafe { _mm256_loadu_si256(scales.as_ptr().cast()) };
-        Super { s, ..plain(q, _mm256_set1_ps(b.d.to_f32())) }
+        let scales = _mm_loadl_epi64(b.unpack_scales().as_ptr().cast());
+        let s = _mm256_cvtepi8_epi16(_mm_unpacklo_epi8(scales, scales));
+        Super { s, ..plain(q, half(b.d)) }
     }
 );
 
-/// An array of eight vectors.
-#[inline(always)]
-fn each<T>(f: impl FnMut(usize) -> T) -> [T; 8] {
-    std::array::from_fn(f)
-}
-
 /// Without scales and minimums.
-#[inline]
-#[target_feature(enable = "avx2,fma,f16c")]
-fn plain(q: [__m256i; 8], d: __m256) -> Super {
-    Super { q, d, s: _mm256_set1_epi16(1), dm: _mm256_setzero_ps(), m: _mm256_setzero_si256() }
+#[inline(always)]
+unsafe fn plain(q: [__m256i; 8], d: __m256) -> Super {
+    // SAFETY: the caller's; loads are inside the arrays.
+    unsafe { Super { q, d, s: _mm256_set1_epi16(1), dm: _mm256_setzero_ps(), m: _mm256_setzero_si256() } }
 }
 
 /// With a minimum that is added, as the legacy formats have it.
-#[inline]
-#[target_feature(enable = "avx2,fma,f16c")]
-fn with_minimum(blocks: Super, added: __m256) -> Super {
-    Super { dm: _mm256_xor_ps(added, _mm256_set1_ps(-0.0)), m: _mm256_set1_epi16(1), ..blocks }
+#[inline(always)]
+unsafe fn with_minimum(blocks: Super, added: __m256) -> Super {
+    // SAFETY: the caller's; loads are inside the arrays.
+    unsafe { Super { dm: _mm256_xor_ps(added, _mm256_set1_ps(-0.0)), m: _mm256_set1_epi16(1), ..blocks } }
 }
 
 /// Eight half floats.
-#[inline]
-#[target_feature(enable = "avx2,fma,f16c")]
-fn halves(bits: [u16; 8]) -> __m256 {
-    let [a, b, c, d, e, f, g, h] = bits.map(|v| v as i16);
-    _mm256_cvtph_ps(_mm_set_epi16(h, g, f, e, d, c, b, a))
+#[inline(always)]
+unsafe fn halves(bits: [i16; 8]) -> __m256 {
+    // SAFETY: the caller's; loads are inside the arrays.
+    unsafe {
+        let [a, b, c, d, e, f, g, h] = bits;
+        _mm256_cvtph_ps(_mm_set_epi16(h, g, f, e, d, c, b, a))
+    }
+}
+
+/// A half float in all lanes.
+#[inline(always)]
+unsafe fn half(value: f16) -> __m256 {
+    // SAFETY: the caller's.
+    unsafe { _mm256_broadcastss_ps(_mm_cvtph_ps(_mm_cvtsi32_si128(i32::from(value.to_bits())))) }
 }
 
 /// Low nibbles in the first half, high nibbles in the second.
-#[inline]
-#[target_feature(enable = "avx2,fma,f16c")]
-fn split_nibbles(bytes: __m128i) -> __m256i {
-    let both = _mm256_set_m128i(_mm_srli_epi16::<4>(bytes), bytes);
-    _mm256_and_si256(both, _mm256_set1_epi8(15))
+#[inline(always)]
+unsafe fn split_nibbles(bytes: __m128i) -> __m256i {
+    // SAFETY: the caller's; loads are inside the arrays.
+    unsafe {
+        let both = _mm256_set_m128i(_mm_srli_epi16::<4>(bytes), bytes);
+        _mm256_and_si256(both, _mm256_set1_epi8(15))
+    }
 }
 
-#[inline]
-#[target_feature(enable = "avx2,fma,f16c")]
-fn nibbles(qs: &[u8; 16]) -> __m256i {
-    // SAFETY: 16 bytes.
-    split_nibbles(unsafe { _mm_loadu_si128(qs.as_ptr().cast()) })
+#[inline(always)]
+unsafe fn nibbles(qs: &[u8; 16]) -> __m256i {
+    // SAFETY: the caller's; loads are inside the arrays.
+    unsafe {
+        // SAFETY: 16 bytes.
+        split_nibbles(_mm_loadu_si128(qs.as_ptr().cast()))
+    }
 }
 
 /// A table for `shuffle_epi8`.
-#[inline]
-#[target_feature(enable = "avx2,fma,f16c")]
-fn table(values: &[i8; 16]) -> __m256i {
-    // SAFETY: 16 bytes.
-    _mm256_broadcastsi128_si256(unsafe { _mm_loadu_si128(values.as_ptr().cast()) })
+#[inline(always)]
+unsafe fn table(values: &[i8; 16]) -> __m256i {
+    // SAFETY: the caller's; loads are inside the arrays.
+    unsafe {
+        // SAFETY: 16 bytes.
+        _mm256_broadcastsi128_si256(_mm_loadu_si128(values.as_ptr().cast()))
+    }
 }
 
 /// 16 in the bytes whose bit is set: bit `i` for byte `i`.
-#[inline]
-#[target_feature(enable = "avx2,fma,f16c")]
-fn fifth_bits(qh: [u8; 4]) -> __m256i {
-    let bits = _mm256_set1_epi32(i32::from_le_bytes(qh));
-    let byte_of = _mm256_set_epi64x(0x0303_0303_0303_0303, 0x0202_0202_0202_0202, 0x0101_0101_0101_0101, 0);
-    // Every bit but the byte's own is set; with its own, all are.
-    let others = _mm256_set1_epi64x(0x7fbf_dfef_f7fb_fdfe);
-    let spread = _mm256_or_si256(_mm256_shuffle_epi8(bits, byte_of), others);
-    let set = _mm256_cmpeq_epi8(spread, _mm256_set1_epi8(-1));
-    _mm256_and_si256(set, _mm256_set1_epi8(16))
+#[inline(always)]
+unsafe fn fifth_bits(qh: [u8; 4]) -> __m256i {
+    // SAFETY: the caller's; loads are inside the arrays.
+    unsafe {
+        let bits = _mm256_set1_epi32(i32::from_le_bytes(qh));
+        let byte_of =
+            _mm256_set_epi64x(0x0303_0303_0303_0303, 0x0202_0202_0202_0202, 0x0101_0101_0101_0101, 0);
+        // Every bit but the byte's own is set; with its own, all are.
+        let others = _mm256_set1_epi64x(0x7fbf_dfef_f7fb_fdfe);
+        let spread = _mm256_or_si256(_mm256_shuffle_epi8(bits, byte_of), others);
+        let set = _mm256_cmpeq_epi8(spread, _mm256_set1_epi8(-1));
+        _mm256_and_si256(set, _mm256_set1_epi8(16))
+    }
 }
 
 /// 128 bytes: of each 32, the low nibbles are a block and the high nibbles the next.
-#[inline]
-#[target_feature(enable = "avx2,fma,f16c")]
-fn nibble_pairs(qs: &[u8; 128]) -> [__m256i; 8] {
-    let mask = _mm256_set1_epi8(15);
-    let mut q = [_mm256_setzero_si256(); 8];
-    for j in 0..4 {
-        // SAFETY: 32 bytes of the 128.
-        let bytes = unsafe { _mm256_loadu_si256(qs.as_ptr().add(32 * j).cast()) };
-        q[2 * j] = _mm256_and_si256(bytes, mask);
-        q[2 * j + 1] = _mm256_and_si256(_mm256_srli_epi16::<4>(bytes), mask);
+#[inline(always)]
+unsafe fn nibble_pairs(qs: &[u8; 128]) -> [__m256i; 8] {
+    // SAFETY: the caller's; loads are inside the arrays.
+    unsafe {
+        let mask = _mm256_set1_epi8(15);
+        let mut q = [_mm256_setzero_si256(); 8];
+        for j in 0..4 {
+            let bytes = _mm256_loadu_si256(qs.as_ptr().add(32 * j).cast());
+            q[2 * j] = _mm256_and_si256(bytes, mask);
+            q[2 * j + 1] = _mm256_and_si256(_mm256_srli_epi16::<4>(bytes), mask);
+        }
+        q
     }
-    q
 }
 
 /// 64 bytes: of each 32, the bit pairs from the lowest on are a block each.
-#[inline]
-#[target_feature(enable = "avx2,fma,f16c")]
-fn two_bits(qs: &[u8; 64]) -> [__m256i; 8] {
-    let mask = _mm256_set1_epi8(3);
-    let mut q = [_mm256_setzero_si256(); 8];
-    for half in 0..2 {
-        // SAFETY: 32 bytes of the 64.
-        let bytes = unsafe { _mm256_loadu_si256(qs.as_ptr().add(32 * half).cast()) };
-        q[4 * half] = _mm256_and_si256(bytes, mask);
-        q[4 * half + 1] = _mm256_and_si256(_mm256_srli_epi16::<2>(bytes), mask);
-        q[4 * half + 2] = _mm256_and_si256(_mm256_srli_epi16::<4>(bytes), mask);
-        q[4 * half + 3] = _mm256_and_si256(_mm256_srli_epi16::<6>(bytes), mask);
+#[inline(always)]
+unsafe fn two_bits(qs: &[u8; 64]) -> [__m256i; 8] {
+    // SAFETY: the caller's; loads are inside the arrays.
+    unsafe {
+        let mask = _mm256_set1_epi8(3);
+        let mut q = [_mm256_setzero_si256(); 8];
+        for half in 0..2 {
+            let bytes = _mm256_loadu_si256(qs.as_ptr().add(32 * half).cast());
+            q[4 * half] = _mm256_and_si256(bytes, mask);
+            q[4 * half + 1] = _mm256_and_si256(_mm256_srli_epi16::<2>(bytes), mask);
+            q[4 * half + 2] = _mm256_and_si256(_mm256_srli_epi16::<4>(bytes), mask);
+            q[4 * half + 3] = _mm256_and_si256(_mm256_srli_epi16::<6>(bytes), mask);
+        }
+        q
     }
-    q
 }
 
 /// The scales and minimums of a `Q4_K` or `Q5_K` block, each twice (for both halves of a block).
-#[inline]
-#[target_feature(enable = "avx2,fma,f16c")]
-fn k4_scales_mins(packed: &[u8; 12]) -> (__m256i, __m256i) {
-    let word = |i: usize| u32::from_le_bytes([packed[i], packed[i + 1], packed[i + 2], packed[i + 3]]);
-    let (a, b, c) = (word(0), word(4), word(8));
-    // Four bytes at a time; see `quant::unpack_scales_mins_k`.
-    let scales = [a & 0x3f3f_3f3f, (c & 0x0f0f_0f0f) | ((a >> 2) & 0x3030_3030)];
-    let mins = [b & 0x3f3f_3f3f, ((c >> 4) & 0x0f0f_0f0f) | ((b >> 2) & 0x3030_3030)];
-    let twice = |words: [u32; 2]| {
-        let bytes = _mm_set_epi32(0, 0, words[1] as i32, words[0] as i32);
-        _mm256_cvtepu8_epi16(_mm_unpacklo_epi8(bytes, bytes))
-    };
-    (twice(scales), twice(mins))
+#[inline(always)]
+unsafe fn k4_scales_mins(packed: &[u8; 12]) -> (__m256i, __m256i) {
+    // SAFETY: the caller's; loads are inside the arrays.
+    unsafe {
+        let word = |i: usize| u32::from_le_bytes([packed[i], packed[i + 1], packed[i + 2], packed[i + 3]]);
+        let (a, b, c) = (word(0), word(4), word(8));
+        // Four bytes at a time; see `quant::unpack_scales_mins_k`.
+        let scales = [a & 0x3f3f_3f3f, (c & 0x0f0f_0f0f) | ((a >> 2) & 0x3030_3030)];
+        let mins = [b & 0x3f3f_3f3f, ((c >> 4) & 0x0f0f_0f0f) | ((b >> 2) & 0x3030_3030)];
+        let twice = |words: [u32; 2]| {
+            let bytes = _mm_set_epi32(0, 0, words[1] as i32, words[0] as i32);
+            _mm256_cvtepu8_epi16(_mm_unpacklo_epi8(bytes, bytes))
+        };
+        (twice(scales), twice(mins))
+    }
 }

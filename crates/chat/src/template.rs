@@ -82,8 +82,12 @@ impl Template {
     /// # Errors
     /// [`Error::Syntax`] where Jinja would refuse it too.
     pub fn new(source: &str) -> Result<Self, Error> {
+        if source.len() > MAX_SOURCE {
+            let message = format!("expected at most {MAX_SOURCE} bytes of template, found {}", source.len());
+            return Err(Error::Syntax { line: 0, message });
+        }
         let source = source::prepare(source);
-        let environment = environment::compile(source.clone())
+        let environment = on_deep_stack(|| environment::compile(source.clone()))
             .map_err(|e| Error::Syntax { line: e.line().unwrap_or(0), message: describe(&e) })?;
         Ok(Self { environment, source })
     }
@@ -108,6 +112,10 @@ impl Template {
     }
 
     fn render_once(&self, inputs: &Inputs, options: &RenderOptions, now: LocalTime) -> Result<String, Error> {
+        on_deep_stack(|| self.render_here(inputs, options, now))
+    }
+
+    fn render_here(&self, inputs: &Inputs, options: &RenderOptions, now: LocalTime) -> Result<String, Error> {
         let size = inputs.size();
         let fuel = BASE_FUEL.saturating_add(FUEL_PER_BYTE.saturating_mul(size as u64));
         let limit = BASE_OUTPUT.saturating_add(OUTPUT_PER_BYTE.saturating_mul(size));
@@ -124,6 +132,29 @@ impl Template {
         // Only whole texts are written.
         Ok(String::from_utf8_lossy(&out.text).into_owned())
     }
+}
+
+/// Longest template, in bytes: ten times the longest in circulation. The parser's recursion grows with the template.
+const MAX_SOURCE: usize = 1 << 20;
+
+/// Stack for parsing and rendering. Values can be nested as deep as the step budget allows, and comparing, hashing,
+/// printing or dropping them recurses; chains of operators in a template do so when it is parsed. Memory is only taken
+/// as the stack is used.
+const STACK: usize = 1 << 30;
+
+/// Runs `work` on a thread with so much stack that neither a template's length nor its step budget can exhaust it; on
+/// the caller's own where no such thread can be started.
+fn on_deep_stack<T: Send>(work: impl Fn() -> T + Sync) -> T {
+    std::thread::scope(|scope| {
+        // A system that limits address space may refuse the large stack.
+        for stack in [STACK, STACK / 16] {
+            let builder = std::thread::Builder::new().name("template".into()).stack_size(stack);
+            if let Ok(thread) = builder.spawn_scoped(scope, &work) {
+                return thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+            }
+        }
+        work()
+    })
 }
 
 /// Everything that comes from the caller, in the form that templates see.

@@ -10,16 +10,13 @@ pub fn file(path: &Path) -> Result<String> {
     if path == Path::new("-") {
         return stdin();
     }
-    let bytes = fs::read(path).map_err(Error::file(path))?;
-    utf8(path, bytes)
+    let file = fs::File::open(path).map_err(Error::file(path))?;
+    bounded(path, file)
 }
 
 /// All of stdin.
 pub fn stdin() -> Result<String> {
-    let path = Path::new("stdin");
-    let mut bytes = Vec::new();
-    io::stdin().read_to_end(&mut bytes).map_err(Error::file(path))?;
-    utf8(path, bytes)
+    bounded(Path::new("stdin"), io::stdin().lock())
 }
 
 /// The text of an argument, of a file, or of stdin if that is no terminal.
@@ -32,6 +29,19 @@ pub fn text(argument: Option<&str>, path: Option<&Path>, what: &str) -> Result<S
             Err(Error::Usage(format!("no {what}: give it as an argument, with -f FILE, or on stdin")))
         }
     }
+}
+
+/// Longest text, in bytes: far more than any context holds, and an end to devices that have none.
+const MAX_TEXT: u64 = 256 << 20;
+
+fn bounded(path: &Path, from: impl Read) -> Result<String> {
+    let mut bytes = Vec::new();
+    from.take(MAX_TEXT + 1).read_to_end(&mut bytes).map_err(Error::file(path))?;
+    if bytes.len() as u64 > MAX_TEXT {
+        let message = format!("expected a text of at most {MAX_TEXT} bytes");
+        return Err(Error::Content { path: path.to_path_buf(), message });
+    }
+    utf8(path, bytes)
 }
 
 fn utf8(path: &Path, bytes: Vec<u8>) -> Result<String> {

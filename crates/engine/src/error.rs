@@ -60,6 +60,13 @@ pub enum Error {
     },
     /// There is nothing to predict from: the prompt has no tokens.
     EmptyPrompt,
+    /// A text to score has fewer tokens than one chunk.
+    TextTooShort {
+        /// Its tokens.
+        tokens: usize,
+        /// Tokens of a chunk.
+        chunk: usize,
+    },
     /// An option has a value that cannot be.
     Option {
         /// The option's name.
@@ -93,6 +100,9 @@ impl fmt::Display for Error {
                 write!(f, "no room in the KV cache: {needed} pages needed, {free} free")
             }
             Error::EmptyPrompt => f.write_str("the prompt is empty: there is nothing to continue"),
+            Error::TextTooShort { tokens, chunk } => {
+                write!(f, "the text is too short to score: expected at least {chunk} tokens, found {tokens}")
+            }
             Error::Option { name, message } => write!(f, "{name}: {message}"),
         }
     }

@@ -307,7 +307,8 @@ fn check_options(
         }
     };
     in_range("context", context, 1 << 24)?;
-    in_range("batch", options.batch, 1 << 16)?;
+    // A forward cannot be interrupted: this many rows take seconds, not minutes.
+    in_range("batch", options.batch, 2048)?;
     in_range("sequences", options.sequences, 1 << 12)?;
     // Cache rows are 32-bit numbers; a windowed group's pages are bounded by window and batch, well below.
     in_range("context of all sequences", context.saturating_mul(options.sequences), (1 << 31) - (1 << 20))?;

@@ -57,8 +57,7 @@ impl Engine {
         }
         let total = tokens.len() / chunk;
         if total == 0 {
-            let message = format!("expected a text of at least {chunk} tokens, found {}", tokens.len());
-            return Err(Error::Option { name: "text", message });
+            return Err(Error::TextTooShort { tokens: tokens.len(), chunk });
         }
         let begin = self.tokenizer().add_bos().then(|| self.tokenizer().bos()).flatten();
         let (mut sum, mut squares, mut scored) = (0.0, 0.0, 0usize);

@@ -46,7 +46,7 @@ fn nothing_is_fetched_offline() {
 fn options_out_of_range_are_named() {
     let dir = Dir::new();
     dir.file("m.gguf", tiny::random());
-    let run = |flag, value| dir.smelt(&["run", "m.gguf", "hello", "--raw", flag, value]).fails(1);
+    let run = |flag, value| dir.smelt(&["run", "m.gguf", "hello", "--raw", flag, value]).fails(2);
     assert!(run("--ctx", "0").contains("context"));
     assert!(run("--batch", "0").contains("batch"));
 }

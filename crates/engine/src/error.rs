@@ -67,6 +67,22 @@ pub enum Error {
         /// Tokens of a chunk.
         chunk: usize,
     },
+    /// The model gave numbers that nothing can be computed from.
+    NotFinite {
+        /// The token whose logit is the first such one.
+        token: usize,
+        /// The logit.
+        logit: f32,
+        /// How many logits there are.
+        vocabulary: usize,
+    },
+    /// The graph could not be written where [`Trace::dot`](crate::Trace::dot) wants it.
+    GraphFile {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
     /// An option has a value that cannot be.
     Option {
         /// The option's name.
@@ -103,6 +119,13 @@ impl fmt::Display for Error {
             Error::TextTooShort { tokens, chunk } => {
                 write!(f, "the text is too short to score: expected at least {chunk} tokens, found {tokens}")
             }
+            Error::NotFinite { token, logit, vocabulary } => write!(
+                f,
+                "the model's logits are not finite: {logit} at token {token} of {vocabulary}, expected a finite number"
+            ),
+            Error::GraphFile { path, source } => {
+                write!(f, "{}: the graph cannot be written: {source}", path.display())
+            }
             Error::Option { name, message } => write!(f, "{name}: {message}"),
         }
     }
@@ -117,6 +140,7 @@ impl std::error::Error for Error {
             Error::Graph(error) => Some(error.as_ref()),
             Error::Batch(error) => Some(error),
             Error::Sampling(error) => Some(error),
+            Error::GraphFile { source, .. } => Some(source),
             _ => None,
         }
     }

@@ -78,7 +78,7 @@ impl Engine {
         self.fill_batch(steps);
         self.batch.validate(&params, self.model.vocabulary())?;
         let prepared = self.scheduler.prepare(&params, |params| self.model.graph(params))?;
-        self.trace_build(&prepared);
+        self.trace_build(&prepared)?;
         self.scheduler.run(&self.batch)?;
         if outputs > 0 {
             self.logits.resize(outputs * self.model.vocabulary(), 0.0);
@@ -99,6 +99,14 @@ impl Engine {
         assert!(row < self.logit_rows, "logit row {row} of {}", self.logit_rows);
         let vocabulary = self.model.vocabulary();
         &self.logits[row * vocabulary..][..vocabulary]
+    }
+
+    /// The same row, or [`Error::NotFinite`]: for measurements, which mean nothing where a model is broken.
+    ///
+    /// # Panics
+    /// If the last forward had no such row.
+    pub fn finite_logits(&self, row: usize) -> Result<&[f32], Error> {
+        finite(self.logits(row))
     }
 
     /// Feeds tokens to a sequence in chunks of at most the batch size. `sink` gets the index (among `tokens`) and the
@@ -172,6 +180,14 @@ impl Engine {
             batch.out_rows.extend((end - wanted..end).map(|row| row as i32));
             debug_assert!(first_row <= end - wanted);
         }
+    }
+}
+
+/// Logits that are all finite numbers.
+pub(crate) fn finite(logits: &[f32]) -> Result<&[f32], Error> {
+    match logits.iter().position(|logit| !logit.is_finite()) {
+        None => Ok(logits),
+        Some(token) => Err(Error::NotFinite { token, logit: logits[token], vocabulary: logits.len() }),
     }
 }
 

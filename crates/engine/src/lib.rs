@@ -18,7 +18,7 @@ mod stop;
 pub use error::Error;
 pub use forward::{PrefillSink, Step, Wanted};
 pub use generate::{Event, FinishReason, GenerateOptions, Generation, Token};
-pub use load::{Device, Engine, LoadOptions, MemoryUse, Trace};
+pub use load::{Device, Engine, LoadOptions, MemoryUse, Trace, TraceSink};
 pub use score::{Perplexity, PerplexityOptions};
 pub use sequence::Sequence;
 

@@ -7,7 +7,9 @@ use cpu::{Activations, CpuBackend, CpuOptions};
 use gguf::File;
 use graph::{Batch, CacheParams, DType, Participation, Prepared, Scheduler, WeightData};
 use models::Model;
+use std::fmt;
 use std::path::{Path, PathBuf};
+use std::str::FromStr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokenizer::Tokenizer;
@@ -33,19 +35,52 @@ pub enum Device {
 }
 
 impl Device {
+    /// All of them.
+    pub const ALL: [Device; 2] = [Device::Auto, Device::Cpu];
+
+    /// The name that [`FromStr`] reads.
+    pub fn name(self) -> &'static str {
+        match self {
+            Device::Auto => "auto",
+            Device::Cpu => "cpu",
+        }
+    }
+
     /// Every device that this build can use on this machine, with a line about it.
     pub fn available() -> Vec<(&'static str, String)> {
         vec![("cpu", format!("{} threads, {}", cpu::default_threads(), cpu::SimdLevel::detect()))]
     }
 }
 
-/// What [`Engine::trace`] reports.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+impl FromStr for Device {
+    type Err = Error;
+
+    /// Reads a device's name. [`Error::Device`] names those that there are.
+    fn from_str(name: &str) -> Result<Device, Error> {
+        Device::ALL.into_iter().find(|device| device.name() == name).ok_or_else(|| {
+            let names = Device::ALL.map(Device::name).join(", ");
+            Error::Device { name: name.into(), message: format!("no such device, expected one of {names}") }
+        })
+    }
+}
+
+/// Takes a text about a graph.
+pub type TraceSink = Box<dyn FnMut(&str) + Send>;
+
+/// What [`Engine::set_trace`] reports.
+#[derive(Default)]
 pub struct Trace {
-    /// Print the split table and the census of operations by backend to stderr whenever a graph is built.
-    pub graph: bool,
-    /// Write the first graph that is built to this file, as Graphviz.
+    /// Gets the split table and the census of operations by backend whenever a graph is built.
+    pub graph: Option<TraceSink>,
+    /// Write the first graph that is built to this file, as Graphviz. Where that fails, so does the forward that the
+    /// graph was built for, with [`Error::GraphFile`]; the next one does not try again.
     pub dot: Option<PathBuf>,
+}
+
+impl fmt::Debug for Trace {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Trace").field("graph", &self.graph.is_some()).field("dot", &self.dot).finish()
+    }
 }
 
 /// How a model is loaded.
@@ -55,7 +90,8 @@ pub struct LoadOptions {
     pub device: Device,
     /// Tokens that a sequence can have; by default the model's context, up to 32768.
     pub context: Option<usize>,
-    /// Threads; by default one per physical core that the process may use.
+    /// Threads; by default one per physical core that the process may use. Taken exactly as given: more threads than
+    /// processors make every forward many times slower, since each operation waits for all of them.
     pub threads: Option<usize>,
     /// Element type of the KV cache; by default f16, or f32 where activations are.
     pub cache: Option<DType>,
@@ -143,6 +179,10 @@ impl Engine {
             });
         }
 
+        match options.device {
+            // The CPU is the best there is, and all there is.
+            Device::Auto | Device::Cpu => {}
+        }
         let cpu_options = CpuOptions {
             threads: options.threads,
             activations: options.activations,
@@ -278,17 +318,17 @@ impl Engine {
         }
     }
 
-    pub(crate) fn trace_build(&mut self, prepared: &Prepared) {
+    pub(crate) fn trace_build(&mut self, prepared: &Prepared) -> Result<(), Error> {
         if *prepared == Prepared::Reused {
-            return;
+            return Ok(());
         }
-        if self.trace.graph {
-            eprintln!("{}", self.scheduler.census());
+        if let Some(sink) = &mut self.trace.graph {
+            sink(&self.scheduler.census());
         }
-        if let Some(path) = self.trace.dot.take()
-            && let Err(error) = std::fs::write(&path, self.scheduler.dot())
-        {
-            eprintln!("warning: {}: {error}", path.display());
+        match self.trace.dot.take() {
+            Some(path) => std::fs::write(&path, self.scheduler.dot())
+                .map_err(|source| Error::GraphFile { path, source }),
+            None => Ok(()),
         }
     }
 }

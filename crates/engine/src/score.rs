@@ -1,5 +1,6 @@
 //! Perplexity: how well a model predicts a text.
 
+use crate::forward::finite;
 use crate::{Engine, Error, Wanted};
 use sampling::LogProbs;
 use std::ops::ControlFlow;
@@ -41,6 +42,9 @@ pub struct Perplexity {
 impl Engine {
     /// Scores a text that was tokenised with the model's own begin and end tokens. If the model wants a begin token,
     /// the first token of every chunk is replaced by it. `progress` gets the score after each chunk, and may end it.
+    ///
+    /// # Errors
+    /// [`Error::Option`], [`Error::TextTooShort`], and [`Error::NotFinite`] for a model whose logits are.
     pub fn perplexity(
         &mut self,
         tokens: &[u32],
@@ -48,12 +52,13 @@ impl Engine {
         progress: &mut dyn FnMut(&Perplexity) -> ControlFlow<()>,
     ) -> Result<Perplexity, Error> {
         let PerplexityOptions { chunk, skip } = *options;
-        if chunk < 2 || skip + 1 >= chunk || chunk > self.context() {
-            let message = format!(
-                "expected 2 to {} tokens with at least 1 scored, found {chunk}, {skip} of them skipped",
-                self.context()
-            );
+        if !(2..=self.context()).contains(&chunk) {
+            let message = format!("expected 2 to {} tokens, found {chunk}", self.context());
             return Err(Error::Option { name: "chunk", message });
+        }
+        if skip > chunk - 2 {
+            let message = format!("expected at most {} of a chunk of {chunk} tokens, found {skip}", chunk - 2);
+            return Err(Error::Option { name: "skip", message });
         }
         let total = tokens.len() / chunk;
         if total == 0 {
@@ -70,7 +75,7 @@ impl Engine {
             let mut sequence = self.sequence();
             // The last token predicts nothing that is scored.
             let run = self.score(&mut sequence, &part[..chunk - 1], skip, &mut |index, logits| {
-                let nll = -LogProbs::new(logits)?.of(part[index + 1])?;
+                let nll = -LogProbs::new(finite(logits)?)?.of(part[index + 1])?;
                 sum += nll;
                 squares += nll * nll;
                 scored += 1;

@@ -24,6 +24,20 @@ pub enum Error {
         /// The folder.
         path: PathBuf,
     },
+    /// The path is neither a file nor a folder.
+    SpecialFile {
+        /// The path.
+        path: PathBuf,
+        /// What it is, such as `a pipe`.
+        found: &'static str,
+    },
+    /// A setting of the Hugging Face clients cannot be used.
+    Setting {
+        /// The environment variable that it comes from.
+        variable: &'static str,
+        /// What is wrong with it; never a secret.
+        message: String,
+    },
     /// Nothing says where the cache folder is.
     NoCacheDir,
     /// The model is not in the cache and the network may not be used.
@@ -103,6 +117,8 @@ pub enum Error {
     AccessDenied {
         /// The repository.
         repo: String,
+        /// Whether `HF_TOKEN` had a token.
+        token: bool,
     },
     /// Talking to the Hugging Face hub failed.
     Hf {
@@ -112,6 +128,8 @@ pub enum Error {
         action: String,
         /// What went wrong.
         detail: String,
+        /// The address of the hub, if `HF_ENDPOINT` sets it.
+        endpoint: Option<String>,
     },
     /// The file system refused something.
     Io {
@@ -149,6 +167,14 @@ impl fmt::Display for Error {
             Self::Directory { path } => {
                 write!(f, "{} is a folder, expected a GGUF file; name the file in it", path.display())
             }
+            Self::SpecialFile { path, found } => {
+                write!(
+                    f,
+                    "{} is {found}, expected a GGUF file: models are mapped into memory",
+                    path.display()
+                )
+            }
+            Self::Setting { variable, message } => write!(f, "{variable}: {message}"),
             Self::NoCacheDir => {
                 write!(f, "no folder to keep models in: neither SMELT_CACHE nor a home folder is set")
             }
@@ -190,12 +216,19 @@ impl fmt::Display for Error {
                 f,
                 "the Hugging Face hub has no repository `{repo}`, or it is private; check the name, or set HF_TOKEN"
             ),
-            Self::AccessDenied { repo } => write!(
-                f,
-                "the Hugging Face hub refuses access to `{repo}`; accept its terms there and set HF_TOKEN"
-            ),
-            Self::Hf { repo, action, detail } => {
-                write!(f, "Hugging Face hub, `{repo}`: {action} failed: {detail}")
+            Self::AccessDenied { repo, token } => {
+                let token = if *token { "check the token in HF_TOKEN" } else { "set HF_TOKEN" };
+                write!(
+                    f,
+                    "the Hugging Face hub refuses access to `{repo}`; accept its terms there and {token}"
+                )
+            }
+            Self::Hf { repo, action, detail, endpoint } => {
+                write!(f, "Hugging Face hub, `{repo}`: {action} failed: {detail}")?;
+                match endpoint {
+                    Some(endpoint) => write!(f, " (HF_ENDPOINT is {endpoint})"),
+                    None => Ok(()),
+                }
             }
             Self::Io { path, action, source } => write!(f, "cannot {action} {}: {source}", path.display()),
         }

@@ -46,14 +46,16 @@ pub(crate) fn fetch(
     Ok(files)
 }
 
-struct Hub {
+struct Hub<'a> {
     repo: String,
+    options: &'a Options,
     cache: Cache,
     api: ApiRepo,
 }
 
-impl Hub {
-    fn open(repo: &str, options: &Options) -> Result<Self, Error> {
+impl<'a> Hub<'a> {
+    fn open(repo: &str, options: &'a Options) -> Result<Self, Error> {
+        check_settings(options)?;
         let cache = match &options.hf_home {
             Some(home) => Cache::new(home.join("hub")),
             // The client's default is in the home folder and it panics without one.
@@ -68,12 +70,12 @@ impl Hub {
         if let Some(token) = &options.hf_token {
             builder = builder.with_token(Some(token.clone()));
         }
-        let api: Api = builder.build().map_err(|e| hub_error(repo, "starting the client", &e))?;
-        Ok(Self { repo: repo.to_owned(), cache, api: api.model(repo.to_owned()) })
+        let api: Api = builder.build().map_err(|e| hub_error(repo, options, "starting the client", &e))?;
+        Ok(Self { repo: repo.to_owned(), options, cache, api: api.model(repo.to_owned()) })
     }
 
     fn error(&self, action: &str, error: ApiError) -> Error {
-        hub_error(&self.repo, action, &error)
+        hub_error(&self.repo, self.options, action, &error)
     }
 
     /// Downloads one file, going on from what an earlier attempt left.
@@ -175,11 +177,37 @@ fn is_disk_full(error: &ApiError) -> bool {
     matches!(error, ApiError::IoError(e) if matches!(e.kind(), StorageFull | QuotaExceeded))
 }
 
-fn hub_error(repo: &str, action: &str, error: &ApiError) -> Error {
+/// What the client would only fail on later, in words that do not lead to the setting.
+fn check_settings(options: &Options) -> Result<(), Error> {
+    if let Some(endpoint) = &options.hf_endpoint {
+        let host = endpoint.strip_prefix("https://").or_else(|| endpoint.strip_prefix("http://"));
+        if !host.is_some_and(|host| host.starts_with(|c: char| c.is_ascii_alphanumeric() || c == '['))
+            || !endpoint.bytes().all(|byte| byte.is_ascii_graphic())
+        {
+            let message = format!("expected an address such as https://huggingface.co, found `{endpoint}`");
+            return Err(Error::Setting { variable: "HF_ENDPOINT", message });
+        }
+    }
+    // It becomes a line of the request.
+    if let Some(token) = &options.hf_token
+        && let Some(at) = token.bytes().position(|byte| !byte.is_ascii_graphic())
+    {
+        let message = format!("expected visible ASCII characters, found another at byte {at}");
+        return Err(Error::Setting { variable: "HF_TOKEN", message });
+    }
+    Ok(())
+}
+
+fn hub_error(repo: &str, options: &Options, action: &str, error: &ApiError) -> Error {
     let repo = repo.to_owned();
     match status_of(error) {
         Some(404) => Error::RepoNotFound { repo },
-        Some(401 | 403) => Error::AccessDenied { repo },
-        _ => Error::Hf { repo, action: action.to_owned(), detail: error.to_string() },
+        Some(401 | 403) => Error::AccessDenied { repo, token: options.hf_token.is_some() },
+        _ => Error::Hf {
+            repo,
+            action: action.to_owned(),
+            detail: error.to_string(),
+            endpoint: options.hf_endpoint.clone(),
+        },
     }
 }

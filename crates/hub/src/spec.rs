@@ -1,5 +1,6 @@
-use std::fmt;
+use std::fs::FileType;
 use std::path::PathBuf;
+use std::{fmt, io};
 
 use crate::{Alias, Error};
 
@@ -29,7 +30,8 @@ impl Spec {
     /// Reads a MODEL. An existing file comes first, then aliases, then the forms with a prefix.
     ///
     /// # Errors
-    /// [`Error::Unknown`], [`Error::BadSpec`] and [`Error::Directory`].
+    /// [`Error::Unknown`], [`Error::BadSpec`], [`Error::Directory`], [`Error::SpecialFile`], and [`Error::Io`] for a
+    /// path that may not be looked at.
     pub fn parse(spec: &str) -> Result<Self, Error> {
         let path = PathBuf::from(spec);
         if path.is_file() {
@@ -62,8 +64,13 @@ impl Spec {
             }
             return Ok(Self::Hf { repo: repo.to_owned(), quant: quant.map(str::to_owned) });
         }
-        if path.is_dir() {
-            return Err(Error::Directory { path });
+        match path.metadata() {
+            Ok(metadata) if metadata.is_dir() => return Err(Error::Directory { path }),
+            Ok(metadata) => return Err(Error::SpecialFile { path, found: kind(metadata.file_type()) }),
+            Err(source) if source.kind() == io::ErrorKind::PermissionDenied => {
+                return Err(Error::Io { path, action: "look at", source });
+            }
+            Err(_) => {}
         }
         Err(Error::Unknown { spec: spec.to_owned() })
     }
@@ -97,6 +104,25 @@ impl fmt::Display for Spec {
             Self::Hf { repo, quant: None } => write!(f, "hf:{repo}"),
         }
     }
+}
+
+/// What a file is that is neither a regular one nor a folder, with an article.
+fn kind(found: FileType) -> &'static str {
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::FileTypeExt;
+        if found.is_fifo() {
+            return "a pipe";
+        }
+        if found.is_socket() {
+            return "a socket";
+        }
+        if found.is_char_device() || found.is_block_device() {
+            return "a device";
+        }
+    }
+    let _ = found;
+    "a special file"
 }
 
 /// Letters, digits and inner `.`, `_`, `-`: what both package and repository names are made of.

@@ -44,6 +44,13 @@ fn directory() {
 }
 
 #[test]
+fn special_file() {
+    let error = World::new().resolve("/dev/null").unwrap_err();
+    assert!(matches!(&error, Error::SpecialFile { found: "a device", .. }), "{error:?}");
+    assert!(text(&error).starts_with("/dev/null is a device, expected a GGUF file"), "{error}");
+}
+
+#[test]
 fn no_cache_dir() {
     // Without a setting it hangs on the environment, which a test must not change; what the search does
     // without a home folder is tested beside it.

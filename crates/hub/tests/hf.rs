@@ -147,7 +147,7 @@ fn access_denied_without_the_token() {
     let (mut world, server) = world(&[("m.gguf", &gguf(1, 10))]);
     server.set(|s| s.token = Some("secret".into()));
     let error = world.resolve("hf:owner/repo").unwrap_err();
-    assert!(matches!(&error, Error::AccessDenied { repo } if repo == "owner/repo"), "{error:?}");
+    assert!(matches!(&error, Error::AccessDenied { repo, .. } if repo == "owner/repo"), "{error:?}");
     assert!(error.to_string().contains("HF_TOKEN"));
     world.options.hf_token = Some("secret".into());
     world.resolve("hf:owner/repo").unwrap();
@@ -175,4 +175,33 @@ fn hf() {
     server.set(|s| s.cut = Some((usize::MAX, 0)));
     let error = world.resolve("hf:owner/repo").unwrap_err();
     assert!(error.to_string().contains("downloading m.gguf failed"), "{error}");
+}
+
+#[test]
+fn settings_that_cannot_be_used_are_named() {
+    let mut world = World::new();
+    for endpoint in ["hub.example", "ftp://hub.example", "https://", "https://hub example"] {
+        world.options.hf_endpoint = Some(endpoint.into());
+        let error = world.resolve("hf:owner/repo").unwrap_err();
+        assert!(matches!(&error, Error::Setting { variable: "HF_ENDPOINT", .. }), "{error:?}");
+        let text = error.to_string();
+        assert!(text.starts_with("HF_ENDPOINT: ") && text.contains(endpoint), "{text}");
+    }
+    world.options.hf_endpoint = None;
+    world.options.hf_token = Some("secret\n".into());
+    let error = world.resolve("hf:owner/repo").unwrap_err();
+    assert!(matches!(&error, Error::Setting { variable: "HF_TOKEN", .. }), "{error:?}");
+    let text = error.to_string();
+    assert!(text.starts_with("HF_TOKEN: ") && text.contains("byte 6") && !text.contains("secret"), "{text}");
+}
+
+#[test]
+fn a_hub_that_does_not_answer_is_named_by_its_setting() {
+    let mut world = World::new();
+    // Nobody listens on the port of a socket that is gone.
+    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    world.options.hf_endpoint = Some(format!("http://127.0.0.1:{port}"));
+    let error = world.resolve("hf:owner/repo").unwrap_err();
+    assert!(matches!(error, Error::Hf { .. }), "{error:?}");
+    assert!(error.to_string().ends_with(&format!("(HF_ENDPOINT is http://127.0.0.1:{port})")), "{error}");
 }

@@ -1,6 +1,7 @@
 //! Every flag of the program, each defined once; commands take the groups that they need.
 
 use crate::error::{Error, Result};
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use engine::{Activations, DType, Device, GenerateOptions, LoadOptions, SamplerParams};
 use std::path::PathBuf;
@@ -34,7 +35,7 @@ pub struct Cli {
 }
 
 /// Flags of every command.
-#[derive(Debug, Args)]
+#[derive(Debug, Default, Args)]
 pub struct GlobalArgs {
     /// No progress, statistics or warnings on stderr
     #[arg(short, long, global = true, conflicts_with = "verbose")]
@@ -83,16 +84,17 @@ pub struct ModelArg {
 #[command(next_help_heading = "Loading")]
 pub struct LoadArgs {
     /// Where the model runs
-    #[arg(long, value_name = "DEVICE", default_value = "auto")]
-    pub device: DeviceArg,
+    #[arg(long, value_name = "DEVICE", default_value = Device::Auto.name(), value_parser = device())]
+    pub device: Device,
     /// Threads [default: one per core that the process may use]
-    #[arg(short, long, value_name = "N")]
+    #[arg(short, long, value_name = "N", allow_hyphen_values = true, value_parser = count)]
     pub threads: Option<usize>,
     /// Tokens of context [default: the model's own, up to 32768]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", allow_hyphen_values = true, value_parser = count)]
     pub ctx: Option<usize>,
     /// Most tokens of one forward pass
-    #[arg(long, value_name = "N", default_value_t = 512)]
+    #[arg(long, value_name = "N", allow_hyphen_values = true, value_parser = count,
+        default_value_t = 512)]
     pub batch: usize,
     /// Element type of the KV cache [default: f16]
     #[arg(long, value_name = "TYPE")]
@@ -110,45 +112,52 @@ pub struct LoadArgs {
 #[command(next_help_heading = "Sampling")]
 pub struct SamplingArgs {
     /// Temperature; 0 always takes the most likely token
-    #[arg(long, value_name = "T", default_value_t = SamplerParams::default().temperature)]
+    #[arg(long, value_name = "T", allow_hyphen_values = true,
+        default_value_t = SamplerParams::default().temperature)]
     pub temp: f32,
     /// Keep the K most likely tokens; 0 is off
-    #[arg(long, value_name = "K", default_value_t = SamplerParams::default().top_k)]
+    #[arg(long, value_name = "K", allow_hyphen_values = true, value_parser = count,
+        default_value_t = SamplerParams::default().top_k)]
     pub top_k: usize,
     /// Keep the most likely tokens that together have this probability; 1 is off
-    #[arg(long, value_name = "P", default_value_t = SamplerParams::default().top_p)]
+    #[arg(long, value_name = "P", allow_hyphen_values = true,
+        default_value_t = SamplerParams::default().top_p)]
     pub top_p: f32,
     /// Keep tokens at least this fraction as likely as the most likely one; 0 is off
-    #[arg(long, value_name = "P", default_value_t = SamplerParams::default().min_p)]
+    #[arg(long, value_name = "P", allow_hyphen_values = true,
+        default_value_t = SamplerParams::default().min_p)]
     pub min_p: f32,
     /// Keep the locally typical tokens that together have this probability; 1 is off
-    #[arg(long, value_name = "P", default_value_t = SamplerParams::default().typical_p)]
+    #[arg(long, value_name = "P", allow_hyphen_values = true,
+        default_value_t = SamplerParams::default().typical_p)]
     pub typical: f32,
     /// Weaken tokens that came before by this factor; 1 is off
-    #[arg(long, value_name = "X", default_value_t = SamplerParams::default().repeat_penalty)]
+    #[arg(long, value_name = "X", allow_hyphen_values = true,
+        default_value_t = SamplerParams::default().repeat_penalty)]
     pub repeat_penalty: f32,
     /// Tokens that the penalties look back on
-    #[arg(long, value_name = "N", default_value_t = SamplerParams::default().repeat_last_n)]
+    #[arg(long, value_name = "N", allow_hyphen_values = true, value_parser = count,
+        default_value_t = SamplerParams::default().repeat_last_n)]
     pub repeat_last_n: usize,
     /// Subtract from the logit of a token that came before
-    #[arg(long, value_name = "X", allow_negative_numbers = true,
+    #[arg(long, value_name = "X", allow_hyphen_values = true,
         default_value_t = SamplerParams::default().presence_penalty)]
     pub presence_penalty: f32,
     /// Subtract from a token's logit for each time that it came before
-    #[arg(long, value_name = "X", allow_negative_numbers = true,
+    #[arg(long, value_name = "X", allow_hyphen_values = true,
         default_value_t = SamplerParams::default().frequency_penalty)]
     pub frequency_penalty: f32,
     /// Add to a token's logit, for instance 50256=-inf; can be repeated
-    #[arg(long, value_name = "ID=BIAS", value_parser = logit_bias)]
+    #[arg(long, value_name = "ID=BIAS", allow_hyphen_values = true, value_parser = logit_bias)]
     pub logit_bias: Vec<(u32, f32)>,
     /// Seed of the draws: the same seed gives the same text [default: a random one]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", allow_hyphen_values = true)]
     pub seed: Option<u64>,
     /// Most tokens to generate [default: until the model ends or the context is full]
-    #[arg(short = 'n', long, value_name = "N")]
+    #[arg(short = 'n', long, value_name = "N", allow_hyphen_values = true, value_parser = count)]
     pub max_tokens: Option<usize>,
     /// Text that ends the answer, and is not part of it; can be repeated
-    #[arg(long, value_name = "TEXT")]
+    #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
     pub stop: Vec<String>,
 }
 
@@ -178,7 +187,7 @@ pub struct RunArgs {
     #[arg(long, conflicts_with_all = ["system", "template"])]
     pub raw: bool,
     /// A system message before the prompt
-    #[arg(long, value_name = "TEXT")]
+    #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
     pub system: Option<String>,
     /// A Jinja chat template in place of the model's own
     #[arg(long, value_name = "FILE")]
@@ -211,7 +220,7 @@ pub struct ChatArgs {
     #[arg(value_name = "MODEL", default_value = hub::DEFAULT_ALIAS)]
     pub model: String,
     /// A system message at the beginning
-    #[arg(long, value_name = "TEXT")]
+    #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
     pub system: Option<String>,
     /// A Jinja chat template in place of the model's own
     #[arg(long, value_name = "FILE")]
@@ -293,10 +302,11 @@ pub struct PerplexityArgs {
     #[arg(short, long, value_name = "FILE")]
     pub file: PathBuf,
     /// Tokens per chunk; the second half of each is scored
-    #[arg(long, value_name = "N", default_value_t = 512)]
+    #[arg(long, value_name = "N", allow_hyphen_values = true, value_parser = count,
+        default_value_t = 512)]
     pub chunk: usize,
     /// Chunks to score [default: all]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", allow_hyphen_values = true, value_parser = count)]
     pub chunks: Option<usize>,
     /// Print one JSON object
     #[arg(long)]
@@ -324,7 +334,8 @@ pub struct BenchArgs {
     #[arg(short = 'd', long, value_name = "N", value_delimiter = ',', default_values_t = [0])]
     pub depth: Vec<usize>,
     /// Repetitions
-    #[arg(short, long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    #[arg(short, long, value_name = "N",
+        default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub reps: u32,
     /// Markdown table or JSON array
     #[arg(short, long, value_name = "FORMAT", default_value = "md")]
@@ -355,13 +366,6 @@ pub struct DevicesArgs {
     pub json: bool,
 }
 
-/// Values of `--device`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum DeviceArg {
-    Auto,
-    Cpu,
-}
-
 /// Values of `--cache-type`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum CacheType {
@@ -389,10 +393,7 @@ impl LoadArgs {
     /// What the engine is asked for.
     pub fn options(&self) -> LoadOptions {
         LoadOptions {
-            device: match self.device {
-                DeviceArg::Auto => Device::Auto,
-                DeviceArg::Cpu => Device::Cpu,
-            },
+            device: self.device,
             context: self.ctx,
             threads: self.threads,
             cache: self.cache_type.map(|cache| match cache {
@@ -434,6 +435,16 @@ impl SamplingArgs {
         options.sampler.validate().map_err(|error| Error::Usage(error.to_string()))?;
         Ok(options)
     }
+}
+
+/// The names of the devices, for the help and for who mistypes one.
+fn device() -> impl TypedValueParser<Value = Device> {
+    PossibleValuesParser::new(Device::ALL.map(Device::name)).try_map(|name| name.parse::<Device>())
+}
+
+/// A whole number that is not negative.
+fn count(text: &str) -> std::result::Result<usize, String> {
+    text.parse().map_err(|_| format!("expected a whole number, 0 or more, found '{text}'"))
 }
 
 fn logit_bias(text: &str) -> std::result::Result<(u32, f32), String> {

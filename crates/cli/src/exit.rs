@@ -1,9 +1,10 @@
 //! Exit codes, and the last words of a command that failed.
 
+use crate::args::GlobalArgs;
 use crate::error::{Error, Result};
 use crate::output::Output;
 use std::error::Error as StdError;
-use std::io::ErrorKind;
+use std::io::{self, ErrorKind, Write};
 use std::process::ExitCode;
 
 /// It failed.
@@ -28,6 +29,17 @@ pub fn code(result: Result<()>, output: &Output) -> ExitCode {
     }
 }
 
+/// Prints what became of a command line that names no command to run: the help, the version, or what is wrong.
+pub fn parsed(error: &clap::Error) -> ExitCode {
+    if error.use_stderr() {
+        // Nobody can be told if stderr is gone.
+        let _ = error.print();
+        return USAGE.into();
+    }
+    let printed = error.print().and_then(|()| io::stdout().flush()).map_err(Error::Stdout);
+    code(printed, &Output::new(&GlobalArgs::default()))
+}
+
 /// The error and its causes on one line. Most errors tell their cause themselves; what was told is not repeated.
 fn describe(error: &Error) -> String {
     let mut text = one_line(&error.to_string());
@@ -50,7 +62,6 @@ fn one_line(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::io;
     use std::path::Path;
 
     #[test]

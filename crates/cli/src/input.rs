@@ -4,6 +4,10 @@ use crate::error::{Error, Result};
 use std::fs;
 use std::io::{self, IsTerminal, Read};
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Whether stdin was read.
+static READ: AtomicBool = AtomicBool::new(false);
 
 /// A file's text, or all of stdin for `-`. It is taken as it is, a newline at its end included.
 pub fn file(path: &Path) -> Result<String> {
@@ -14,8 +18,13 @@ pub fn file(path: &Path) -> Result<String> {
     bounded(path, file)
 }
 
-/// All of stdin.
+/// All of stdin. It can be read once: a second time there would be nothing left, and no sign of that.
 pub fn stdin() -> Result<String> {
+    if READ.swap(true, Ordering::SeqCst) {
+        let message =
+            "stdin can be read once, and two inputs are to come from it: only one of them can be `-`";
+        return Err(Error::Usage(message.into()));
+    }
     bounded(Path::new("stdin"), io::stdin().lock())
 }
 

@@ -1,17 +1,39 @@
-//! Ctrl-C: the first asks the command to come to an end, the second ends the program.
+//! Ctrl-C: while somebody asks for it, the first one only asks the command to come to an end, and the second ends the
+//! program. While nobody asks, as when a model is loading or a long text becomes tokens, the first one ends it.
 
 use crate::exit;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 static REQUESTED: AtomicBool = AtomicBool::new(false);
+static POLLED: AtomicBool = AtomicBool::new(false);
 
-/// From now on Ctrl-C is a request. Without a handler it just ends the program, so a failure here costs little.
+/// To be called before anything else. Without a handler Ctrl-C ends the program by a signal, so a failure here costs
+/// little: no more than the exit code.
 pub fn install() {
     let _ = ctrlc::set_handler(|| {
-        if REQUESTED.swap(true, Ordering::SeqCst) {
+        // The request first: whoever stops polling between the two sees it.
+        let again = REQUESTED.swap(true, Ordering::SeqCst);
+        if again || !POLLED.load(Ordering::SeqCst) {
             std::process::exit(exit::INTERRUPTED.into());
         }
     });
+}
+
+/// While this lives, Ctrl-C is a request that [`requested`] tells of.
+#[must_use]
+pub struct Polled {
+    before: bool,
+}
+
+/// Promises to look at [`requested`] every now and then.
+pub fn polled() -> Polled {
+    Polled { before: POLLED.swap(true, Ordering::SeqCst) }
+}
+
+impl Drop for Polled {
+    fn drop(&mut self) {
+        POLLED.store(self.before, Ordering::SeqCst);
+    }
 }
 
 /// Whether the command should come to an end.

@@ -2,9 +2,10 @@
 
 use crate::args::LoadArgs;
 use crate::error::{Error, Result};
-use crate::output::{Download, Output};
-use engine::{Engine, Trace};
+use crate::output::{Download, Output, stderr_line};
+use engine::{Engine, LoadOptions, Trace, TraceSink};
 use gguf::File;
+use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use tokenizer::Tokenizer;
@@ -29,17 +30,35 @@ pub fn vocabulary(path: &Path) -> Result<(File, Arc<Tokenizer>)> {
 
 /// A model that is ready to run.
 pub fn engine(model: &str, args: &LoadArgs, output: &Output) -> Result<Engine> {
+    let options = LoadOptions { threads: threads(args, output), ..args.options() };
     let path = resolve(model, output)?;
     let bar = output.steps("loading", 0);
-    let loaded = Engine::load(&path, &args.options(), &mut |done, total| {
+    let loaded = Engine::load(&path, &options, &mut |done, total| {
         bar.set_length(total as u64);
         bar.set_position(done as u64);
     });
     bar.finish_and_clear();
     let mut engine = loaded?;
     warn_of_unused(&engine, output);
-    engine.set_trace(Trace { graph: trace_from_env(), dot: args.dump_graph.clone() });
+    // What was asked for is not silenced by --quiet, which is about what was not.
+    let graph = trace_from_env().then(|| -> TraceSink { Box::new(stderr_line) });
+    engine.set_trace(Trace { graph, dot: args.dump_graph.clone() });
     Ok(engine)
+}
+
+/// The threads asked for, at most one per processor that the process may use: each operation waits for all threads, so
+/// with more of them each waits for some that are not running, and a run takes ten times as long. The engine takes what
+/// it is told; here a number is meant as "all there is".
+pub fn threads(args: &LoadArgs, output: &Output) -> Option<usize> {
+    let asked = args.threads?;
+    // Takes affinity and quota into account. Where the system does not say, the user knows better.
+    let available = std::thread::available_parallelism().map_or(usize::MAX, NonZeroUsize::get);
+    if asked > available {
+        let processors = if available == 1 { "processor is" } else { "processors are" };
+        output
+            .warning(format_args!("-t {asked}: only {available} {processors} available; using {available}"));
+    }
+    Some(asked.min(available))
 }
 
 /// `SMELT_GRAPH_TRACE`, off where it is empty or `0`.

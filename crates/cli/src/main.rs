@@ -21,8 +21,11 @@ use output::Output;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    // Ends with code 2 on a command line that is wrong, and 0 after --help.
-    let Cli { command, global } = Cli::parse();
+    interrupt::install();
+    let Cli { command, global } = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => return exit::parsed(&error),
+    };
     let output = Output::new(&global);
     let result = match &command {
         Command::Run(args) => commands::run::run(args, &output),

@@ -132,7 +132,7 @@ pub fn print_json(value: &impl serde::Serialize) -> Result<()> {
     print(&(text + "\n"))
 }
 
-/// Nobody can be told if stderr is gone.
-fn stderr_line(text: &str) {
+/// Writes a line to stderr. Nobody can be told if stderr is gone.
+pub fn stderr_line(text: &str) {
     let _ = writeln!(io::stderr(), "{text}");
 }

@@ -57,7 +57,8 @@ impl Engine {
             return Err(Error::Option { name: "chunk", message });
         }
         if skip > chunk - 2 {
-            let message = format!("expected at most {} of a chunk of {chunk} tokens, found {skip}", chunk - 2);
+            let message =
+                format!("expected at most {} of a chunk of {chunk} tokens, found {skip}", chunk - 2);
             return Err(Error::Option { name: "skip", message });
         }
         let total = tokens.len() / chunk;

@@ -45,8 +45,10 @@ pub fn run(args: &BenchArgs, output: &Output) -> Result<()> {
     if load.ctx.is_none() {
         load.ctx = Some(context(&works, &args.depth)?);
     }
+    // For the table: what is really used.
+    load.threads = load::threads(&load, output);
     let mut engine = load::engine(&args.model.model, &load, output)?;
-    interrupt::install();
+    let _polled = interrupt::polled();
     let total = works.len() * args.depth.len() * (args.reps as usize + 1);
     let bar = output.steps("bench", total as u64);
     let mut rows = Vec::new();
@@ -58,7 +60,7 @@ pub fn run(args: &BenchArgs, output: &Output) -> Result<()> {
                 model: args.model.model.clone(),
                 architecture: engine.model().architecture(),
                 device: engine.device().to_owned(),
-                threads: args.load.threads,
+                threads: load.threads,
                 test: work.name(depth),
                 median: median(&rates),
                 min: rates[0],
@@ -112,6 +114,8 @@ fn measure(
             }
         }
         let seconds = start.elapsed().as_secs_f64();
+        // The speed of a broken model means nothing. Of every repetition: a model can break in the middle.
+        engine.finite_logits(0)?;
         if rep > 0 {
             rates.push(work.tokens() as f64 / seconds);
         }

@@ -9,6 +9,9 @@ use serde::Serialize;
 use std::ops::ControlFlow;
 use tokenizer::EncodeOptions;
 
+/// The first token of a chunk's second half is not scored, so that half needs two.
+const MIN_CHUNK: usize = 3;
+
 #[derive(Serialize)]
 struct Report<'a> {
     model: &'a str,
@@ -24,6 +27,13 @@ struct Report<'a> {
 
 /// Runs the command.
 pub fn run(args: &PerplexityArgs, output: &Output) -> Result<()> {
+    if args.chunk < MIN_CHUNK {
+        let message = format!("--chunk: expected at least {MIN_CHUNK} tokens, found {}", args.chunk);
+        return Err(Error::Usage(message));
+    }
+    if args.chunks == Some(0) {
+        return Err(Error::Usage("--chunks: expected at least 1, found 0".into()));
+    }
     let text = input::file(&args.file)?;
     let mut engine = load::engine(&args.model.model, &args.load, output)?;
     // The text is somebody's writing: what looks like a control token in it is plain text.
@@ -32,7 +42,7 @@ pub fn run(args: &PerplexityArgs, output: &Output) -> Result<()> {
     if let Some(chunks) = args.chunks {
         tokens.truncate(chunks.saturating_mul(args.chunk));
     }
-    interrupt::install();
+    let _polled = interrupt::polled();
     let options = PerplexityOptions { chunk: args.chunk, skip: args.chunk / 2 };
     let mut interrupted = false;
     let score = engine.perplexity(&tokens, &options, &mut |score| {
@@ -40,11 +50,16 @@ pub fn run(args: &PerplexityArgs, output: &Output) -> Result<()> {
             "[{}/{}] {:.4} +/- {:.4}",
             score.chunks, score.total, score.value, score.error
         ));
-        interrupted = interrupt::requested();
+        interrupted = score.chunks < score.total && interrupt::requested();
         if interrupted { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     })?;
+    if interrupted {
+        // Of a part of the text: no result, and nothing that looks like one.
+        output.info(format_args!("interrupted after {} of {} chunks", score.chunks, score.total));
+        return Err(Error::Interrupted);
+    }
     if args.json {
-        print_json(&Report {
+        return print_json(&Report {
             model: &args.model.model,
             device: engine.device(),
             perplexity: score.value,
@@ -52,9 +67,7 @@ pub fn run(args: &PerplexityArgs, output: &Output) -> Result<()> {
             scored: score.scored,
             chunks: score.chunks,
             chunk: args.chunk,
-        })?;
-    } else {
-        print(&format!("perplexity: {:.4} +/- {:.4}\n", score.value, score.error))?;
+        });
     }
-    if interrupted { Err(Error::Interrupted) } else { Ok(()) }
+    print(&format!("perplexity: {:.4} +/- {:.4}\n", score.value, score.error))
 }

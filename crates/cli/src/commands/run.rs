@@ -65,7 +65,7 @@ pub fn run(args: &RunArgs, output: &Output) -> Result<()> {
     };
     let mut engine = load::engine(words.model, &args.load, output)?;
     let tokens = tokens(&engine, args, &text, output)?;
-    interrupt::install();
+    let _polled = interrupt::polled();
     let answer = generate(&mut engine, &tokens, options, !args.json, output)?;
     let device = engine.device().to_owned();
     let tokenizer = engine.tokenizer();

@@ -23,7 +23,8 @@ pub fn run(args: &TemplateArgs, output: &Output) -> Result<()> {
         let message = "the model has no chat template ('tokenizer.chat_template'); give one with --template";
         return Err(Error::Content { path, message: message.into() });
     };
-    let rendered = format.render_with(&conversation, &with_flags(format.options(), args))?;
+    let rendered =
+        format.render_with(&conversation, &with_flags(format.options(), args)).map_err(at_messages(args))?;
     if args.ids { print_json(&format.encode(&rendered)) } else { print(&rendered.text) }
 }
 
@@ -38,6 +39,17 @@ fn without_model(args: &TemplateArgs) -> Result<Rendered> {
     let template = prompt::template(&input::file(path)?, path)?;
     let options = RenderOptions { add_generation_prompt: true, ..RenderOptions::default() };
     prompt::render(&template, path, &conversation(args)?, &with_flags(options, args))
+        .map_err(at_messages(args))
+}
+
+/// An error that is the messages' own names their file, not the template's.
+fn at_messages(args: &TemplateArgs) -> impl FnOnce(Error) -> Error + '_ {
+    |error| match error {
+        Error::Template {
+            source: source @ (chat::Error::NotAnObject { .. } | chat::Error::Empty), ..
+        } => Error::Content { path: args.messages.clone(), message: source.to_string() },
+        error => error,
+    }
 }
 
 fn with_flags(mut options: RenderOptions, args: &TemplateArgs) -> RenderOptions {

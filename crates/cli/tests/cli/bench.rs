@@ -17,3 +17,25 @@ fn bench_has_a_line_per_test() {
     let table = dir.smelt(&["bench", "m.gguf", "-p", "8", "-n", "0", "-r", "1"]).ok();
     assert!(table.lines().count() == 3 && table.contains("| pp8 |"), "{table}");
 }
+
+#[test]
+fn a_model_without_finite_logits_is_not_measured() {
+    let dir = Dir::new();
+    for factor in [f32::NAN, f32::INFINITY] {
+        dir.file("m.gguf", tiny::broken(factor));
+        for work in [["-p", "8", "-n", "0"], ["-p", "0", "-n", "2"]] {
+            let message = dir.smelt(&[&["bench", "m.gguf", "-r", "1"][..], &work].concat()).fails(1);
+            assert!(message.contains("not finite"), "{factor}: {message}");
+        }
+    }
+}
+
+#[test]
+fn the_table_has_the_threads_that_were_used() {
+    let dir = Dir::new();
+    dir.file("m.gguf", tiny::random());
+    let rows = dir.smelt(&["bench", "m.gguf", "-p", "8", "-n", "0", "-r", "1", "-o", "json", "-t", "100000"]);
+    assert_eq!(rows.stderr.matches("warning: -t 100000: only ").count(), 1, "{rows:?}");
+    let available = std::thread::available_parallelism().unwrap().get();
+    assert_eq!(rows.json()[0]["threads"], available);
+}

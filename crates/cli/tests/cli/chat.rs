@@ -74,3 +74,21 @@ fn a_base_model_cannot_chat() {
     dir.file("b.gguf", tiny::base());
     assert!(dir.smelt(&["chat", "b.gguf"]).fails(1).contains("--template"));
 }
+
+#[test]
+fn an_answer_of_no_tokens_is_an_answer() {
+    let dir = ok_model();
+    let script = "Hello\n/save a.json\n";
+    assert_eq!(dir.smelt_with(&["chat", "m.gguf", "--max-tokens", "0"], script).ok(), "\n");
+    let saved: serde_json::Value = serde_json::from_str(&dir.read("a.json")).unwrap();
+    assert_eq!(saved[0], json!({ "role": "user", "content": "Hello" }), "the question was meant");
+    assert_eq!(saved[1], json!({ "role": "assistant", "content": "" }));
+}
+
+#[test]
+fn a_template_cannot_come_from_the_conversation() {
+    let dir = ok_model();
+    assert!(
+        dir.smelt_with(&["chat", "m.gguf", "--template", "-"], "Hello\n").fails(2).contains("--template")
+    );
+}

@@ -35,3 +35,30 @@ fn a_text_shorter_than_a_chunk_is_refused() {
     let message = dir.smelt_with(&["perplexity", "m.gguf", "-f", "-"], "short").fails(1);
     assert!(message.contains("512") && message.contains('5'), "{message}");
 }
+
+#[test]
+fn a_model_without_finite_logits_has_no_perplexity() {
+    let dir = Dir::new();
+    for factor in [f32::NAN, f32::INFINITY] {
+        dir.file("m.gguf", tiny::broken(factor));
+        let args = ["perplexity", "m.gguf", "-f", "-", "--chunk", "16", "--json"];
+        let message = dir.smelt_with(&args, "a text of more than sixteen bytes").fails(1);
+        assert!(message.contains("not finite"), "{factor}: {message}");
+    }
+}
+
+#[test]
+fn chunks_that_cannot_be_are_named() {
+    let dir = Dir::new();
+    dir.file("m.gguf", tiny::random());
+    let text = "Once upon a time. ".repeat(10);
+    let run = |flags: &[&str]| {
+        dir.smelt_with(&[&["perplexity", "m.gguf", "-f", "-"][..], flags].concat(), &text).fails(2)
+    };
+    assert!(run(&["--chunks", "0"]).contains("--chunks: expected at least 1, found 0"));
+    assert!(run(&["--chunk", "2"]).contains("--chunk: expected at least 3 tokens, found 2"));
+    assert!(run(&["--chunk", "-2"]).contains("expected a whole number, 0 or more, found '-2'"));
+    assert!(run(&["--chunk", "65", "--ctx", "64"]).contains("expected 2 to 64 tokens, found 65"));
+    let three = ["perplexity", "m.gguf", "-f", "-", "--chunk", "3", "--chunks", "1"];
+    assert!(dir.smelt_with(&three, &text).ok().starts_with("perplexity: "));
+}

@@ -212,3 +212,17 @@ fn the_graph_can_be_seen() {
     assert!(String::from_utf8_lossy(&output.stderr).contains("cpu"), "the census names the backend");
     assert!(dir.read("g.dot").starts_with("digraph"));
 }
+
+#[test]
+fn a_graph_that_cannot_be_written_ends_the_run() {
+    let dir = Dir::new();
+    dir.file("m.gguf", tiny::random());
+    let run = |file: &str| dir.smelt(&["run", "m.gguf", "hello", "--raw", "-n", "1", "--dump-graph", file]);
+    let message = run("none/graph.dot").fails(1);
+    assert!(
+        message.starts_with("error: none/graph.dot: the graph cannot be written: No such file"),
+        "{message}"
+    );
+    run("graph.dot").ok();
+    assert!(dir.read("graph.dot").starts_with("digraph"));
+}

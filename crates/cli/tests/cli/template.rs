@@ -75,3 +75,31 @@ fn a_base_model_has_no_template() {
     let message = dir.smelt(&["template", "b.gguf", "-m", "m.json"]).fails(1);
     assert!(message.contains("b.gguf") && message.contains("no chat template"), "{message}");
 }
+
+#[test]
+fn messages_that_are_wrong_are_not_blamed_on_the_model() {
+    let dir = Dir::new();
+    dir.file("v.gguf", tiny::vocabulary());
+    dir.file("t.jinja", "x");
+    for (content, words) in [("[]", "the conversation is empty"), ("[1]", "message 0 is ")] {
+        dir.file("m.json", content);
+        for args in [&["template", "v.gguf"][..], &["template", "-", "--template", "t.jinja"]] {
+            let message = dir.smelt(&[args, &["-m", "m.json"]].concat()).fails(1);
+            assert!(message.starts_with(&format!("error: m.json: {words}")), "{message}");
+        }
+    }
+}
+
+#[test]
+fn stdin_is_read_once() {
+    let dir = Dir::new();
+    dir.file("v.gguf", tiny::vocabulary());
+    for args in [
+        &["template", "-", "-m", "-", "--template", "-"][..],
+        &["template", "v.gguf", "-m", "-", "--tools", "-"],
+        &["template", "v.gguf", "-m", "-", "--template", "-"],
+    ] {
+        let message = dir.smelt_with(args, "[]").fails(2);
+        assert!(message.contains("stdin can be read once"), "{args:?}: {message}");
+    }
+}

@@ -28,6 +28,18 @@ pub fn base() -> Vec<u8> {
     model(None, |name, rows, cols| noise(name, rows * cols))
 }
 
+/// A model that is broken: every logit has this number as a factor, and it is no finite one.
+pub fn broken(factor: f32) -> Vec<u8> {
+    model(Some(CHATML), |name, rows, cols| match name {
+        "output.weight" => {
+            let mut output = vec![0.0; rows * cols];
+            output.chunks_exact_mut(cols).for_each(|row| row[0] = factor);
+            output
+        }
+        _ => noise(name, rows * cols),
+    })
+}
+
 /// A model in which each token of `script` is followed by the next one, whatever came before.
 pub fn scripted(script: &[u32]) -> Vec<u8> {
     model(Some(CHATML), |name, rows, cols| match name {

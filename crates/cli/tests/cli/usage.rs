@@ -19,6 +19,7 @@ fn a_wrong_command_line_ends_with_2() {
         &["run", "m.gguf", "hello", "--logit-bias", "x"],
         &["run", "m.gguf", "hello", "--top-p", "2"],
         &["chat", "m.gguf", "--temp", "-1"],
+        &["run", "m.gguf", "hello", "--seed", "-1"],
         &["run", "-m", "m.gguf", "hello", "again"],
         &["bench", "m.gguf", "-p", "0", "-n", "0"],
         &["template", "-", "-m", "p.txt"],
@@ -81,4 +82,82 @@ fn a_closed_pipe_ends_the_program_quietly() {
     let output = child.wait_with_output().unwrap();
     let stderr = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success() && stderr.is_empty(), "{:?}: {stderr}", output.status);
+}
+
+#[test]
+fn negative_numbers_reach_the_check_of_their_range() {
+    let dir = Dir::new();
+    dir.file("m.gguf", tiny::random());
+    let run = |flag, value| dir.smelt(&["run", "m.gguf", "hello", flag, value]).fails(2);
+    for (flag, value, words) in [
+        ("--temp", "-1", "temperature is -1, expected a finite number, 0 or more"),
+        ("--temp", "-inf", "temperature is -inf"),
+        ("--top-p", "-0.5", "top_p is -0.5"),
+        ("--min-p", "-1e-3", "min_p is -0.001"),
+        ("--repeat-penalty", "-1", "repeat_penalty is -1"),
+        ("--top-k", "-1", "expected a whole number, 0 or more, found '-1'"),
+        ("-n", "-1", "expected a whole number, 0 or more, found '-1'"),
+        ("--threads", "-1", "expected a whole number, 0 or more, found '-1'"),
+    ] {
+        let message = run(flag, value);
+        assert!(message.contains(words), "{flag} {value}: {message}");
+    }
+}
+
+#[test]
+fn more_threads_than_processors_are_not_used() {
+    let dir = Dir::new();
+    dir.file("m.gguf", tiny::random());
+    let run = |flags: &[&str]| dir.smelt(&[&["run", "m.gguf", "hello", "--raw", "-n", "2"], flags].concat());
+    let available = std::thread::available_parallelism().unwrap();
+    let outcome = run(&["-t", "100000"]);
+    let warning = format!("using {available}\n");
+    assert!(outcome.stderr.starts_with("warning: -t 100000: only ") && outcome.stderr.ends_with(&warning));
+    assert_eq!(outcome.stderr.lines().count(), 1, "{outcome:?}");
+    outcome.ok();
+    assert_eq!(run(&["-t", &available.to_string()]).stderr, "");
+    assert_eq!(run(&["-t", "100000", "--quiet"]).stderr, "");
+}
+
+#[cfg(unix)]
+#[test]
+fn what_is_there_but_no_file_is_said() {
+    let dir = Dir::new();
+    let pipe = dir.file("x", "").with_file_name("pipe");
+    assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    std::fs::create_dir(pipe.with_file_name("folder")).unwrap();
+    for (name, words) in
+        [("pipe", "pipe is a pipe"), ("folder", "folder is a folder"), ("/dev/null", "a device")]
+    {
+        let message = dir.smelt(&["run", "-m", name, "hello"]).fails(1);
+        assert!(message.contains(words) && message.contains("expected a GGUF file"), "{message}");
+    }
+}
+
+/// The help and the version are answers, too.
+#[cfg(target_os = "linux")]
+#[test]
+fn an_answer_that_cannot_be_written_is_a_failure() {
+    let dir = Dir::new();
+    dir.file("m.gguf", tiny::random());
+    for args in
+        [&["--help"][..], &["--version"], &["run", "--help"], &["run", "m.gguf", "x", "--raw", "-n", "2"]]
+    {
+        let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+        let output = dir.command().args(args).stdin(Stdio::null()).stdout(full).output().unwrap();
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{args:?}: {stderr}");
+        assert!(stderr.starts_with("error: stdout: "), "{args:?}: {stderr}");
+    }
+}
+
+#[test]
+fn help_into_a_closed_pipe_is_quiet() {
+    let dir = Dir::new();
+    for args in [&["--help"][..], &["--version"]] {
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        let output = dir.command().args(args).stdin(Stdio::null()).stdout(writer).output().unwrap();
+        assert!(output.status.success() && output.stderr.is_empty(), "{output:?}");
+    }
 }

@@ -18,10 +18,12 @@ use std::path::Path;
 /// Runs the command.
 pub fn run(args: &ChatArgs, output: &Output) -> Result<()> {
     let options = args.sampling.options()?;
+    if args.template.as_deref() == Some(Path::new("-")) {
+        return Err(Error::Usage("stdin is the conversation, so --template cannot be `-`".into()));
+    }
     let mut engine = load::engine(&args.model, &args.load, output)?;
     let mut session = Session::new(&engine, args, options)?;
     let mut lines = Lines::new(output);
-    interrupt::install();
     loop {
         let line = match lines.next()? {
             Line::Text(line) => line,
@@ -41,9 +43,13 @@ pub fn run(args: &ChatArgs, output: &Output) -> Result<()> {
         if command == Command::Exit {
             return Ok(());
         }
+        // A person wants the conversation back, whatever a turn is doing; a script wants its end.
+        let polled = lines.interactive().then(interrupt::polled);
+        let done = turn(command, &mut session, &mut engine, output);
+        drop(polled);
         // What goes wrong in a turn does not end the conversation, unless nobody is listening any more or would see
         // it: a script wants to know.
-        match turn(command, &mut session, &mut engine, output) {
+        match done {
             Ok(()) => {}
             Err(error @ Error::Stdout(_)) => return Err(error),
             Err(error) if lines.interactive() => output.error(&error.to_string()),

@@ -164,6 +164,8 @@ impl Session {
         let mut generation = Generation::new(engine, &self.sequence, &ids[cached..], self.options.clone())?;
         let bar = output.steps("prompt", (ids.len() - cached) as u64);
         let mut answer = String::new();
+        let mut cancelled = false;
+        let _polled = interrupt::polled();
         while let Some(event) = generation.next(engine, &mut self.sequence)? {
             match event {
                 Event::Prefill { done, .. } => bar.set_position(done as u64),
@@ -174,6 +176,7 @@ impl Session {
                 }
             }
             if interrupt::requested() {
+                cancelled = true;
                 generation.cancel();
             }
         }
@@ -183,7 +186,8 @@ impl Session {
         let generated = generation.generated();
         self.last =
             Some(Stats { cached, prefilled: ids.len() - cached, prompt_time, generated, generation_time });
-        Ok((generated > 0).then_some(answer))
+        // An answer of no tokens is an answer if that is all that was asked for.
+        Ok((generated > 0 || !cancelled).then_some(answer))
     }
 
     fn all_messages(&self) -> Vec<Value> {

@@ -202,7 +202,9 @@ impl Engine {
             .cache_groups()
             .iter()
             .map(|group| match group.window {
-                Some(window) => window.saturating_add(batch_size + WINDOW_SLACK).div_ceil(PAGE_LEN) + 1,
+                Some(window) => {
+                    window.saturating_add(batch_size + WINDOW_SLACK).div_ceil(PAGE_LEN).saturating_add(1)
+                }
                 None => max_pages,
             })
             .map(|pages| pages.min(max_pages))

@@ -9,7 +9,7 @@ use minijinja::{Environment, Error, UndefinedBehavior};
 
 use crate::objects::is_list;
 use crate::python::{self, type_error};
-use crate::{filters, methods};
+use crate::{filters, methods, operators};
 use minijinja_contrib::globals;
 
 /// The name that the one template has in its environment.
@@ -40,6 +40,7 @@ pub(crate) fn compile(source: String) -> Result<Environment<'static>, Error> {
     });
     add_globals(&mut env);
     filters::add(&mut env);
+    operators::add(&mut env);
     add_tests(&mut env);
     env.add_template_owned(NAME, source)?;
     Ok(env)

@@ -14,15 +14,12 @@ use crate::python::{self, JsonOptions, type_error, type_name};
 pub(crate) const ITERATED: &str = "__iterated";
 /// The filter that [`crate::source`] puts on what is assigned to a variable.
 pub(crate) const SETTLED: &str = "__settled";
-/// The filter that [`crate::source`] puts on what is added to a text marked `safe`.
-pub(crate) const ESCAPED: &str = "__escaped";
 
 pub(crate) fn add(env: &mut Environment<'_>) {
     env.add_filter(ITERATED, |value: Value| {
         if value.is_none() { Err(type_error("'NoneType' object is not iterable")) } else { Ok(value) }
     });
     env.add_filter(SETTLED, settle);
-    env.add_filter(ESCAPED, escape);
     env.add_filter("e", escape);
     env.add_filter("escape", escape);
     env.add_filter("forceescape", escape);
@@ -134,7 +131,7 @@ fn trim(value: &Value, chars: Option<&str>) -> Result<Value, Error> {
 }
 
 /// As MarkupSafe escapes. What is marked safe is left alone.
-fn escape(value: &Value) -> Result<Value, Error> {
+pub(crate) fn escape(value: &Value) -> Result<Value, Error> {
     if value.is_safe() {
         return Ok(value.clone());
     }
@@ -161,12 +158,16 @@ fn indent(state: &State, value: &Value, args: Rest<Value>, kwargs: Kwargs) -> Re
     kwargs.assert_all_used()?;
     let text = format!("{}\n", python::str(value)?);
     let lines = methods::split_lines(&text, false);
+    let charge = |width: usize| state.consume_fuel(width.saturating_mul(lines.len()) as u64 / 64);
     let margin = match width.as_str() {
-        Some(margin) => margin.to_owned(),
+        Some(margin) => {
+            charge(margin.len())?;
+            margin.to_owned()
+        }
         None if width.is_undefined() => " ".repeat(4),
         None => {
             let width = usize::try_from(i64::try_from(width)?.max(0)).unwrap_or(usize::MAX);
-            state.consume_fuel(width.saturating_mul(lines.len()) as u64 / 64)?;
+            charge(width)?;
             " ".repeat(width)
         }
     };

@@ -8,10 +8,8 @@
 //! The crate knows templates, roles, tools and reasoning content. It does not know tensors, token ids or which
 //! template belongs to which model.
 //!
-//! Known differences from Python, none of which a template in circulation meets: `%` does not format texts;
-//! `dict.items` without a call is the item of that name and no method; values of different types compare without
-//! an error; a macro takes no surplus arguments; a float of over 15 digits is joined to a text by `~` without its
-//! exponent; and the filters `filesizeformat`, `random`, `striptags`, `truncate`, `urlencode`, `urlize`, `wordcount`,
+//! Known differences from Python, none of which a template in circulation meets: `dict.items` without a call is the item of that name and no method; values of different types compare without
+//! an error; a macro takes no surplus arguments; and the filters `filesizeformat`, `random`, `striptags`, `truncate`, `urlencode`, `urlize`, `wordcount`,
 //! `wordwrap`, `xmlattr` and `center` are unknown. The work of a template is bounded, except that a macro which passes
 //! itself a list doubled at each call can still fill the memory: render templates from people you do not trust
 //! in a process of their own.
@@ -47,7 +45,10 @@ mod filters;
 mod guard;
 mod methods;
 mod objects;
+mod operators;
+mod percent;
 mod python;
+mod rewrite;
 mod source;
 mod template;
 

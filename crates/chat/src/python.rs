@@ -32,7 +32,8 @@ pub(crate) fn type_name(value: &Value) -> &'static str {
         ValueKind::Bytes => "bytes",
         ValueKind::Map => "dict",
         ValueKind::Seq | ValueKind::Iterable if value.is_tuple() => "tuple",
-        ValueKind::Seq | ValueKind::Iterable => "list",
+        ValueKind::Seq | ValueKind::Iterable if objects::is_list(value) => "list",
+        ValueKind::Iterable => "generator",
         _ => "object",
     }
 }
@@ -45,9 +46,14 @@ pub(crate) fn str(value: &Value) -> Result<Cow<'_, str>, Error> {
     if value.is_undefined() {
         return Ok(Cow::Borrowed(""));
     }
+    repr(value).map(Cow::Owned)
+}
+
+/// `repr(value)`.
+pub(crate) fn repr(value: &Value) -> Result<String, Error> {
     let mut out = String::new();
     write_repr(&mut out, value, 0)?;
-    Ok(Cow::Owned(out))
+    Ok(out)
 }
 
 /// The value if it is a float.

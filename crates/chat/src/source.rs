@@ -4,7 +4,8 @@
 
 use std::borrow::Cow;
 
-use crate::filters::{ESCAPED, ITERATED, SETTLED};
+use crate::filters::{ITERATED, SETTLED};
+use crate::rewrite;
 
 /// Puts the text into the form that the engine expects:
 ///
@@ -14,7 +15,7 @@ use crate::filters::{ESCAPED, ITERATED, SETTLED};
 /// - a loop checks what it goes through, because in Python none cannot be iterated over;
 /// - an assignment makes the list that it names, which the engine would only promise to make: a loop could
 ///   otherwise double a list beyond all memory;
-/// - what is added to a text that is marked `safe` gets escaped, as MarkupSafe does.
+/// - some operators become calls: [`rewrite`] says which, and why.
 pub(crate) fn prepare(source: &str) -> String {
     let source = source.replace("\r\n", "\n").replace('\r', "\n");
     let mut out = String::with_capacity(source.len());
@@ -42,17 +43,18 @@ pub(crate) fn prepare(source: &str) -> String {
 
 fn rewritten(tag: &str) -> Cow<'_, str> {
     if tag.starts_with("{{") {
-        return escape_additions(tag);
+        return call_operators(tag);
     }
-    match only_word(tag) {
-        "generation" => Cow::Owned(tag.replacen("generation", "with", 1)),
-        "endgeneration" => Cow::Owned(tag.replacen("endgeneration", "endwith", 1)),
-        _ if tag.starts_with("{%") => match words(&tag[2..]).first() {
-            Some((_, "for")) => check_loop(tag),
-            Some((_, "set")) => settle_assignment(tag),
-            _ => Cow::Borrowed(tag),
-        },
-        _ => Cow::Borrowed(tag),
+    if !tag.starts_with("{%") {
+        return Cow::Borrowed(tag);
+    }
+    match (only_word(tag), words(&tag[2..]).first()) {
+        ("generation", _) => Cow::Owned(tag.replacen("generation", "with", 1)),
+        ("endgeneration", _) => Cow::Owned(tag.replacen("endgeneration", "endwith", 1)),
+        (_, Some((_, "raw"))) => Cow::Borrowed(tag),
+        (_, Some((_, "for"))) => Cow::Owned(call_operators(&check_loop(tag)).into_owned()),
+        (_, Some((_, "set"))) => Cow::Owned(call_operators(&settle_assignment(tag)).into_owned()),
+        _ => call_operators(tag),
     }
 }
 
@@ -182,49 +184,25 @@ fn settle_assignment(tag: &str) -> Cow<'_, str> {
     Cow::Owned(format!("{} ({value})|{SETTLED} {}", &body[..=equals], &tag[body.len()..]))
 }
 
-/// `{{ "a"|safe + b }}` becomes `{{ "a"|safe + b|__escaped }}`. Only sums of plain operands are looked at.
-fn escape_additions(tag: &str) -> Cow<'_, str> {
-    let Some(inner) = tag.strip_prefix("{{").and_then(|t| t.strip_suffix("}}")) else {
+/// The tag with its operators turned into calls; see [`rewrite`].
+fn call_operators(tag: &str) -> Cow<'_, str> {
+    let Some(body) = tag.strip_suffix(['}']).and_then(|tag| tag.strip_suffix(['}', '%'])) else {
         return Cow::Borrowed(tag);
     };
-    let inner = inner.strip_prefix(['-', '+']).unwrap_or(inner);
-    let inner = inner.strip_suffix(['-', '+']).unwrap_or(inner);
-    let start = inner.as_ptr() as usize - tag.as_ptr() as usize;
-    let mut plain = true;
-    let mut pluses = Vec::new();
-    scan(inner, |at, c, depth| {
-        match c {
-            '+' if depth == 0 => pluses.push(at),
-            '-' | '*' | '/' | '%' | '~' | '<' | '>' | '=' | '!' | ',' if depth == 0 => plain = false,
-            _ => {}
-        }
-        true
-    });
-    let operators = ["and", "or", "not", "in", "is", "if", "else"];
-    plain &= !words(inner).iter().any(|(_, word)| operators.contains(word));
-    if !plain || pluses.is_empty() {
-        return Cow::Borrowed(tag);
+    let Some(inside) = body.get(2..) else { return Cow::Borrowed(tag) };
+    let inside = inside.strip_suffix(['-', '+']).unwrap_or(inside);
+    let inside = inside.strip_prefix(['-', '+']).unwrap_or(inside);
+    let mut start = inside.as_ptr() as usize - tag.as_ptr() as usize;
+    let end = start + inside.len();
+    if tag.starts_with("{%") {
+        // The keyword is no operand.
+        let name = inside.trim_start().trim_start_matches(|c: char| c.is_alphanumeric() || c == '_');
+        start = end - name.len();
     }
-    let is_safe = |operand: &str| {
-        let words = words(operand);
-        words.last().is_some_and(|(at, word)| {
-            *word == "safe"
-                && operand[at + word.len()..].trim().is_empty()
-                && operand[..*at].trim_end().ends_with('|')
-        })
-    };
-    let ends = pluses.iter().copied().chain([inner.len()]);
-    let starts = std::iter::once(0).chain(pluses.iter().map(|at| at + 1));
-    let operands: Vec<&str> = starts.zip(ends).map(|(from, to)| &inner[from..to]).collect();
-    if !operands.iter().any(|operand| is_safe(operand)) {
-        return Cow::Borrowed(tag);
+    match rewrite::operators(&tag[start..end]) {
+        Some(calls) => Cow::Owned(format!("{}{calls}{}", &tag[..start], &tag[end..])),
+        None => Cow::Borrowed(tag),
     }
-    let operands = operands.iter().map(|operand| match operand.trim_end() {
-        plain if !is_safe(operand) => format!("{plain}|{ESCAPED} "),
-        _ => (*operand).to_owned(),
-    });
-    let sum = operands.collect::<Vec<_>>().join("+");
-    Cow::Owned(format!("{}{sum}{}", &tag[..start], &tag[start + inner.len()..]))
 }
 
 #[cfg(test)]
@@ -281,22 +259,23 @@ mod tests {
     fn assignments_are_settled() {
         check(&[
             ("{% set a, b = 1, '=' == x %}", "{% set a, b = (1, '=' == x)|__settled %}"),
-            ("{%- set ns.l = ns.l + [x]%}", "{%- set ns.l = (ns.l + [x])|__settled %}"),
+            ("{%- set ns.l = ns.l + [x]%}", "{%- set ns.l = (__fold(ns.l ,'+', [x]))|__settled %}"),
             ("{% set x %}{% set y | trim(chars='=') %}", "{% set x %}{% set y | trim(chars='=') %}"),
         ]);
     }
 
     #[test]
-    fn what_is_added_to_safe_text_is_escaped() {
+    fn operators_become_calls_in_tags_alone() {
         check(&[
             (
-                "{{ 'a+b'|safe + x['+'] + f(1 + 2) | tojson() }}",
-                "{{ 'a+b'|safe + x['+']|__escaped + f(1 + 2) | tojson()|__escaped }}",
+                "a + b {# a + b #}{% raw %}{{ a + b }}{% endraw %}",
+                "a + b {# a + b #}{% raw %}{{ a + b }}{% endraw %}",
             ),
-            ("{{- y + x | safe -}}", "{{- y|__escaped + x | safe -}}"),
-            ("{{ x | safe }}{{ x + y }}", "{{ x | safe }}{{ x + y }}"),
-            ("{{ x | safe ~ y + z }}", "{{ x | safe ~ y + z }}"),
-            ("{{ x + safe }}", "{{ x + safe }}"),
+            ("{{- a + b -}}", "{{- __fold(a ,'+', b )-}}"),
+            ("{% elif -a % b %}", "{% elif __fold(-a ,'%', b )%}"),
+            ("{%- set x = a ~ b -%}", "{%- set x = (__fold(a ,'~', b))|__settled -%}"),
+            ("{% for x in a + b %}", "{% for x in (__fold(a ,'+', b))|__iterated %}"),
+            ("{{ a + }}{{ b }}", "{{ a + }}{{ b }}"),
         ]);
     }
 }

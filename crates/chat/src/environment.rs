@@ -7,9 +7,9 @@ use minijinja::syntax::SyntaxConfig;
 use minijinja::value::{Rest, Value, ValueKind};
 use minijinja::{Environment, Error, UndefinedBehavior};
 
-use crate::objects::is_list;
+use crate::objects::{Named, is_list};
 use crate::python::{self, type_error};
-use crate::{filters, methods, operators};
+use crate::{filters, methods, operators, text};
 use minijinja_contrib::globals;
 
 /// The name that the one template has in its environment.
@@ -40,21 +40,47 @@ pub(crate) fn compile(source: String) -> Result<Environment<'static>, Error> {
     });
     add_globals(&mut env);
     filters::add(&mut env);
-    operators::add(&mut env);
+    text::add(&mut env);
     add_tests(&mut env);
     env.add_template_owned(NAME, source)?;
     Ok(env)
 }
 
 fn add_globals(env: &mut Environment<'_>) {
+    operators::add(env);
     // Not in Jinja, and it prints the whole context.
     env.remove_global("debug");
-    env.add_function("cycler", |items: Rest<Value>| globals::cycler(items.0));
-    env.add_function("joiner", globals::joiner);
-    env.add_function("raise_exception", |message: &Value| -> Result<Value, Error> {
+    let cycler = |items: Rest<Value>| {
+        globals::cycler(items.0).map(|cycler| Named::value("<jinja2.utils.Cycler object>", cycler))
+    };
+    let joiner =
+        |separator: Option<Value>| Named::value("<jinja2.utils.Joiner object>", globals::joiner(separator));
+    let raise_exception = |message: &Value| -> Result<Value, Error> {
         let message = python::str(message)?.into_owned();
         Err(type_error("raise_exception").with_source(Raised(message)))
-    });
+    };
+    env.add_function("cycler", cycler);
+    env.add_function("joiner", joiner);
+    env.add_function("raise_exception", raise_exception);
+    let shown: Vec<_> = env
+        .globals()
+        .map(|(name, value)| {
+            let shown = match name {
+                "cycler" => "<class 'jinja2.utils.Cycler'>",
+                "joiner" => "<class 'jinja2.utils.Joiner'>",
+                "namespace" => "<class 'jinja2.utils.Namespace'>",
+                "dict" => "<class 'dict'>",
+                // Python adds the place in memory.
+                "range" => "<function range>",
+                "raise_exception" => "<function raise_exception>",
+                _ => "<function>",
+            };
+            (name.to_owned(), Named::value(shown, value))
+        })
+        .collect();
+    for (name, value) in shown {
+        env.add_global(name, value);
+    }
 }
 
 fn add_tests(env: &mut Environment<'_>) {

@@ -24,7 +24,6 @@ pub(crate) fn add(env: &mut Environment<'_>) {
     env.add_filter("escape", escape);
     env.add_filter("forceescape", escape);
     env.add_filter("tojson", tojson);
-    env.add_filter("string", |value: &Value| python::str(value).map(|text| Value::from(&*text)));
     env.add_filter("trim", trim);
     env.add_filter("capitalize", |value: &Value| Ok::<_, Error>(methods::capitalize(&python::str(value)?)));
     env.add_filter("indent", indent);
@@ -93,7 +92,12 @@ fn rejectattr(
 }
 
 /// The argument at a position or of a name, undefined if neither is given.
-fn argument(positional: &[Value], index: usize, kwargs: &Kwargs, name: &str) -> Result<Value, Error> {
+pub(crate) fn argument(
+    positional: &[Value],
+    index: usize,
+    kwargs: &Kwargs,
+    name: &str,
+) -> Result<Value, Error> {
     let named: Option<Value> = kwargs.get(name)?;
     Ok(positional.get(index).cloned().or(named).unwrap_or(Value::UNDEFINED))
 }

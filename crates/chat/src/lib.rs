@@ -8,11 +8,16 @@
 //! The crate knows templates, roles, tools and reasoning content. It does not know tensors, token ids or which
 //! template belongs to which model.
 //!
-//! Known differences from Python, none of which a template in circulation meets: `dict.items` without a call is the item of that name and no method; values of different types compare without
-//! an error; a macro takes no surplus arguments; and the filters `filesizeformat`, `random`, `striptags`, `truncate`, `urlencode`, `urlize`, `wordcount`,
-//! `wordwrap`, `xmlattr` and `center` are unknown. The work of a template is bounded, except that a macro which passes
-//! itself a list doubled at each call can still fill the memory: render templates from people you do not trust
-//! in a process of their own.
+//! Known differences from Python, none of which a template in circulation meets: `dict.items` without a call is the
+//! item of that name and no method; values of different types compare without an error; a macro takes no surplus
+//! arguments; functions and objects print without their place in memory; and the filters `filesizeformat`, `random`,
+//! `striptags`, `truncate`, `urlencode`, `urlize`, `wordcount`, `wordwrap`, `xmlattr` and `center` are unknown.
+//!
+//! A template has a budget of steps, and each step pays for 64 bytes that it makes: texts, lists, what it writes. The
+//! text that one value prints is bounded by itself. What remains is the engine's own walk through lists that share
+//! their parts, where a short template can hold a list of `2^40` items in 40: comparing two such lists, looking for
+//! one in a text, or naming an item of a dict after one costs no step and can take for ever. Render templates from
+//! people you do not trust in a process of their own.
 //!
 //! ```
 //! use chat::{Conversation, RenderOptions, Template};
@@ -51,6 +56,7 @@ mod python;
 mod rewrite;
 mod source;
 mod template;
+mod text;
 
 pub use clock::LocalTime;
 pub use error::Error;

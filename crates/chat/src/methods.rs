@@ -8,9 +8,13 @@ use minijinja_contrib::pycompat;
 
 use crate::objects::DictView;
 use crate::python::{self, is_space, type_error, type_name};
+use crate::text::check_format;
 
 /// Calls `value.method(...)` where the template engine itself knows no such method.
 pub(crate) fn call(state: &mut State, value: &Value, method: &str, args: &[Value]) -> Result<Value, Error> {
+    if let (Some(text), "format") = (value.as_str(), method) {
+        check_format(text, args)?;
+    }
     let own = match value.kind() {
         ValueKind::String => string(state, value.as_str().unwrap_or_default(), method, args)?,
         ValueKind::Map => dict(value, method, args)?,
@@ -101,14 +105,14 @@ fn string(state: &State, text: &str, method: &str, args: &[Value]) -> Result<Opt
             let max = usize::try_from(max).unwrap_or(usize::MAX);
             let parts = match (separator, method) {
                 (Some(""), _) => return Err(type_error("empty separator")),
-                (Some(separator), "split") => text.splitn(max.saturating_add(1), separator).collect(),
+                (Some(separator), "split") => paid(state, text.splitn(max.saturating_add(1), separator))?,
                 (Some(separator), _) => {
-                    let mut parts: Vec<_> = text.rsplitn(max.saturating_add(1), separator).collect();
+                    let mut parts = paid(state, text.rsplitn(max.saturating_add(1), separator))?;
                     parts.reverse();
                     parts
                 }
-                (None, "split") => split_space(text, max),
-                (None, _) => rsplit_space(text, max),
+                (None, "split") => split_space(state, text, max)?,
+                (None, _) => rsplit_space(state, text, max)?,
             };
             list_of(parts)
         }
@@ -265,6 +269,11 @@ fn string(state: &State, text: &str, method: &str, args: &[Value]) -> Result<Opt
     }))
 }
 
+/// The parts of a text, a step of the budget for each.
+fn paid<'t>(state: &State, parts: impl Iterator<Item = &'t str>) -> Result<Vec<&'t str>, Error> {
+    parts.map(|part| state.consume_fuel(1).map(|()| part)).collect()
+}
+
 fn list_of(parts: Vec<&str>) -> Value {
     Value::from(parts.into_iter().map(Value::from).collect::<Vec<_>>())
 }
@@ -277,10 +286,11 @@ pub(crate) fn strip<'t>(text: &'t str, chars: Option<&str>, left: bool, right: b
 }
 
 /// `text.split(None, max)`.
-fn split_space(text: &str, max: usize) -> Vec<&str> {
+fn split_space<'t>(state: &State, text: &'t str, max: usize) -> Result<Vec<&'t str>, Error> {
     let mut parts = Vec::new();
     let mut rest = text.trim_start_matches(is_space);
     while !rest.is_empty() {
+        state.consume_fuel(1)?;
         let end = rest.find(is_space).unwrap_or(rest.len());
         if parts.len() == max || end == rest.len() {
             // The last part of a limited split keeps the space within it and after it.
@@ -290,14 +300,15 @@ fn split_space(text: &str, max: usize) -> Vec<&str> {
         parts.push(&rest[..end]);
         rest = rest[end..].trim_start_matches(is_space);
     }
-    parts
+    Ok(parts)
 }
 
 /// `text.rsplit(None, max)`.
-fn rsplit_space(text: &str, max: usize) -> Vec<&str> {
+fn rsplit_space<'t>(state: &State, text: &'t str, max: usize) -> Result<Vec<&'t str>, Error> {
     let mut parts = Vec::new();
     let mut rest = text.trim_end_matches(is_space);
     while !rest.is_empty() {
+        state.consume_fuel(1)?;
         let start = rest.char_indices().rfind(|(_, c)| is_space(*c)).map_or(0, |(at, c)| at + c.len_utf8());
         if parts.len() == max || start == 0 {
             parts.push(rest);
@@ -307,7 +318,7 @@ fn rsplit_space(text: &str, max: usize) -> Vec<&str> {
         rest = rest[..start].trim_end_matches(is_space);
     }
     parts.reverse();
-    parts
+    Ok(parts)
 }
 
 /// `text.splitlines(keep)`.

@@ -4,8 +4,8 @@ use std::fmt;
 use std::sync::{Arc, Mutex};
 use std::vec;
 
-use minijinja::Value;
 use minijinja::value::{Enumerator, Object, ObjectExt, ObjectRepr, Tuple};
+use minijinja::{Error, State, Value};
 use serde_json::{Map, Value as Json};
 
 use crate::python;
@@ -163,6 +163,82 @@ impl Object for Generator {
     fn render(self: &Arc<Self>, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("<generator object>")
     }
+}
+
+/// A function or object of the engine, which would print its Rust name, printed as in Python.
+pub(crate) struct Named {
+    shown: &'static str,
+    inner: Value,
+}
+
+impl Named {
+    pub(crate) fn value(shown: &'static str, inner: Value) -> Value {
+        Value::from_object(Self { shown, inner })
+    }
+}
+
+impl fmt::Debug for Named {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.shown)
+    }
+}
+
+impl Object for Named {
+    fn repr(self: &Arc<Self>) -> ObjectRepr {
+        ObjectRepr::Plain
+    }
+
+    fn call(self: &Arc<Self>, state: &mut State<'_, '_>, args: &[Value]) -> Result<Value, Error> {
+        self.inner.call(state, args)
+    }
+
+    fn call_method(
+        self: &Arc<Self>,
+        state: &mut State<'_, '_>,
+        method: &str,
+        args: &[Value],
+    ) -> Result<Value, Error> {
+        self.inner.call_method(state, method, args)
+    }
+
+    fn get_value(self: &Arc<Self>, key: &Value) -> Option<Value> {
+        self.inner.get_item(key).ok().filter(|value| !value.is_undefined())
+    }
+
+    fn render(self: &Arc<Self>, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.shown)
+    }
+}
+
+/// How Python prints an object of the engine that looks like a dict, before its items; `None` for what is a dict.
+pub(crate) fn shown_as(value: &Value) -> Option<Shown> {
+    let object = value.as_object()?;
+    // The engine keeps these types to itself.
+    let name = object.type_name().rsplit("::").next()?;
+    match name {
+        "Loop" => {
+            // What the loop goes through may have no length.
+            let number = |key| match value.get_attr(key).ok().filter(|number| !number.is_undefined()) {
+                Some(number) => number.to_string(),
+                None => "?".to_owned(),
+            };
+            Some(Shown::Text(format!("<LoopContext {}/{}>", number("index"), number("length"))))
+        }
+        "Macro" => Some(Shown::Text(match value.get_attr("name").ok()?.as_str()? {
+            "caller" => "<Macro anonymous>".to_owned(),
+            name => format!("<Macro '{name}'>"),
+        })),
+        "Namespace" => Some(Shown::Namespace),
+        _ => None,
+    }
+}
+
+/// What [`shown_as`] finds.
+pub(crate) enum Shown {
+    /// The whole text.
+    Text(String),
+    /// `<Namespace {...}>`, with the items.
+    Namespace,
 }
 
 /// Whether Python would call the value a sequence: it has a length and its items can be had by number.

@@ -1,6 +1,6 @@
 //! The operators that [`crate::rewrite`] turns into calls, as Python computes them and within the step budget.
 
-use minijinja::value::{Rest, Tuple, ValueKind};
+use minijinja::value::{Tuple, ValueKind};
 use minijinja::{Environment, Error, State, Value};
 
 use crate::filters::escape;
@@ -8,7 +8,7 @@ use crate::objects::is_list;
 use crate::percent;
 use crate::python::{self, type_error, type_name};
 
-/// The function that [`crate::rewrite`] calls: `__fold(a, '+', b, '-', c)` is `a + b - c`.
+/// The function that [`crate::rewrite`] calls: `__fold([a, '+', b, '-', c])` is `a + b - c`.
 pub(crate) const FOLD: &str = "__fold";
 
 /// Bytes of a list per item, as the engine counts them.
@@ -21,8 +21,8 @@ pub(crate) fn add(env: &mut Environment<'_>) {
     env.add_function(FOLD, fold);
 }
 
-fn fold(state: &State, args: Rest<Value>) -> Result<Value, Error> {
-    let Some((first, rest)) = args.split_first() else { return Ok(Value::UNDEFINED) };
+fn fold(state: &State, chain: Vec<Value>) -> Result<Value, Error> {
+    let Some((first, rest)) = chain.split_first() else { return Ok(Value::UNDEFINED) };
     let (chain, _) = rest.as_chunks::<2>();
     if chain.iter().all(|[operator, _]| operator.as_str() == Some("~")) {
         return join(state, std::iter::once(first).chain(chain.iter().map(|[_, operand]| operand)));
@@ -53,6 +53,11 @@ fn apply(state: &State, left: &Value, operator: &str, right: &Value) -> Result<V
     }
 }
 
+/// `left + right`.
+pub(crate) fn plus(state: &State, left: &Value, right: &Value) -> Result<Value, Error> {
+    apply(state, left, "+", right)
+}
+
 fn small_integer(value: &Value) -> Option<i64> {
     value.is_integer().then(|| value.as_i64()).flatten()
 }
@@ -62,7 +67,7 @@ fn is_iterable(value: &Value) -> bool {
 }
 
 /// Fails if the budget does not pay for this many bytes. The engine takes the fee when it gets the value.
-fn afford(state: &State, bytes: usize) -> Result<(), Error> {
+pub(crate) fn afford(state: &State, bytes: usize) -> Result<(), Error> {
     let steps = (bytes / BYTES_PER_STEP) as u64;
     match state.fuel_levels() {
         Some((_, left)) if steps > left => state.consume_fuel(steps),

@@ -11,7 +11,7 @@ use crate::filters::escape;
 use crate::python::{self, type_error, type_name};
 
 /// Widest field and highest precision. Rust's own formatting knows no higher precision.
-const MAX_WIDTH: usize = 65_535;
+pub(crate) const MAX_WIDTH: usize = 65_535;
 
 /// Formats `text % values`. The values for a text marked `safe` are escaped.
 pub(crate) fn format(state: &State, text: &str, safe: bool, values: &Value) -> Result<Value, Error> {

@@ -6,7 +6,7 @@ use std::fmt::Write;
 use minijinja::value::ValueKind;
 use minijinja::{Error, ErrorKind, Value};
 
-use crate::objects;
+use crate::objects::{self, Shown};
 
 /// Containers in containers that are followed; far more than the parser of any message allows.
 const MAX_DEPTH: usize = 200;
@@ -98,19 +98,15 @@ fn write_repr(out: &mut String, value: &Value, depth: usize) -> Result<(), Error
             Some(float) => out.push_str(&float_repr(float)),
             None => push_display(out, value),
         },
-        ValueKind::Map if value.as_object().is_some() => {
-            out.push('{');
-            for (index, key) in value.try_iter()?.checked().enumerate() {
-                let key = key?;
-                if index > 0 {
-                    out.push_str(", ");
-                }
-                write_repr(out, &key, depth + 1)?;
-                out.push_str(": ");
-                write_repr(out, &value.get_item(&key)?, depth + 1)?;
+        ValueKind::Map if value.as_object().is_some() => match objects::shown_as(value) {
+            Some(Shown::Text(text)) => out.push_str(&text),
+            Some(Shown::Namespace) => {
+                out.push_str("<Namespace ");
+                write_items(out, value, depth)?;
+                out.push('>');
             }
-            out.push('}');
-        }
+            None => write_items(out, value, depth)?,
+        },
         // What has no length is a generator, whose items printing must not use up.
         ValueKind::Seq | ValueKind::Iterable if objects::is_list(value) => {
             let tuple = value.is_tuple();
@@ -128,6 +124,22 @@ fn write_repr(out: &mut String, value: &Value, depth: usize) -> Result<(), Error
         }
         _ => push_display(out, value),
     }
+    Ok(())
+}
+
+/// The items of a dict in braces.
+fn write_items(out: &mut String, dict: &Value, depth: usize) -> Result<(), Error> {
+    out.push('{');
+    for (index, key) in dict.try_iter()?.checked().enumerate() {
+        let key = key?;
+        if index > 0 {
+            out.push_str(", ");
+        }
+        write_repr(out, &key, depth + 1)?;
+        out.push_str(": ");
+        write_repr(out, &dict.get_item(&key)?, depth + 1)?;
+    }
+    out.push('}');
     Ok(())
 }
 

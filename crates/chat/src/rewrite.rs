@@ -2,7 +2,7 @@
 //!
 //! The engine has no hook for operators: it refuses `%` on texts, only promises to make the sum of two lists (or
 //! makes it without asking the step budget), and joins by `~` what it prints its own way. So `a + b - c` becomes
-//! `__fold(a, '+', b, '-', c)`, and [`crate::operators`] does the work. One call holds a whole chain of operators of
+//! `__fold([a, '+', b, '-', c])`, and [`crate::operators`] does the work. One call holds a whole chain of operators of
 //! equal rank, so that a long sum stays as flat as it was.
 
 use crate::operators::FOLD;
@@ -150,7 +150,7 @@ impl<'s> Rewriter<'s> {
             rest.push((operator.text, self.chain(rank + 1, nesting)?));
         }
         let call = rest.iter().any(|(operator, _)| called.contains(operator));
-        let mut out = if call { format!("{FOLD}({first}") } else { first };
+        let mut out = if call { format!("{FOLD}([{first}") } else { first };
         for (operator, operand) in rest {
             out.push_str(&if call {
                 format!(",'{operator}',{operand}")
@@ -159,7 +159,7 @@ impl<'s> Rewriter<'s> {
             });
         }
         if call {
-            out.push(')');
+            out.push_str("])");
         }
         Some(out)
     }
@@ -234,31 +234,31 @@ mod tests {
     #[test]
     fn chains_become_calls() {
         for (source, expected) in [
-            (" a + b ", " __fold(a ,'+', b )"),
-            ("a+b-c+d", "__fold(a,'+',b,'-',c,'+',d)"),
+            (" a + b ", " __fold([a ,'+', b ])"),
+            ("a+b-c+d", "__fold([a,'+',b,'-',c,'+',d])"),
             ("a-b*c", "a-b*c"),
-            ("a * b % c + d", "__fold(__fold(a ,'*', b ,'%', c ),'+', d)"),
-            ("a ~ b + c ~ -1", "__fold(__fold(a ,'~', b ),'+',__fold( c ,'~', -1))"),
-            ("a % b ** c", "__fold(a ,'%', b ** c)"),
-            ("-a % +b", "__fold(-a ,'%', +b)"),
-            ("not a + b in c + d", "not __fold(a ,'+', b )in __fold(c ,'+', d)"),
-            ("x + y if a % 2 == 0 else z", "__fold(x ,'+', y )if __fold(a ,'%', 2 )== 0 else z"),
+            ("a * b % c + d", "__fold([__fold([a ,'*', b ,'%', c ]),'+', d])"),
+            ("a ~ b + c ~ -1", "__fold([__fold([a ,'~', b ]),'+',__fold([ c ,'~', -1])])"),
+            ("a % b ** c", "__fold([a ,'%', b ** c])"),
+            ("-a % +b", "__fold([-a ,'%', +b])"),
+            ("not a + b in c + d", "not __fold([a ,'+', b ])in __fold([c ,'+', d])"),
+            ("x + y if a % 2 == 0 else z", "__fold([x ,'+', y ])if __fold([a ,'%', 2 ])== 0 else z"),
             (
                 "a|f(b + c)[d + 1:e] + 'x+y'",
-                "__fold(a|f(__fold(b ,'+', c))[__fold(d ,'+', 1):e] ,'+', 'x+y')",
+                "__fold([a|f(__fold([b ,'+', c]))[__fold([d ,'+', 1]):e] ,'+', 'x+y'])",
             ),
-            ("f(*a, k=b + c, **d)", "f(*a, k=__fold(b ,'+', c), **d)"),
-            ("{'a': b ~ c}.d.0 + 1.5e+3", "__fold({'a': __fold(b ,'~', c)}.d.0 ,'+', 1.5e+3)"),
-            ("a is not divisibleby 3 + b", "__fold(a is not divisibleby 3 ,'+', b)"),
-            ("a is sameas b + c is defined and d", "__fold(a is sameas b ,'+', c is defined )and d"),
-            ("set x, y = a + b, c", "set x, y = __fold(a ,'+', b), c"),
+            ("f(*a, k=b + c, **d)", "f(*a, k=__fold([b ,'+', c]), **d)"),
+            ("{'a': b ~ c}.d.0 + 1.5e+3", "__fold([{'a': __fold([b ,'~', c])}.d.0 ,'+', 1.5e+3])"),
+            ("a is not divisibleby 3 + b", "__fold([a is not divisibleby 3 ,'+', b])"),
+            ("a is sameas b + c is defined and d", "__fold([a is sameas b ,'+', c is defined ])and d"),
+            ("set x, y = a + b, c", "set x, y = __fold([a ,'+', b]), c"),
             (
                 "for x in a + b if x % 2 recursive",
-                "for x in __fold(a ,'+', b )if __fold(x ,'%', 2 )recursive",
+                "for x in __fold([a ,'+', b ])if __fold([x ,'%', 2 ])recursive",
             ),
-            ("call(a) f(b + c)", "call(a) f(__fold(b ,'+', c))"),
-            ("filter indent(a + b)", "filter indent(__fold(a ,'+', b))"),
-            ("(a,) + () + [*b]", "__fold((a,) ,'+', () ,'+', [*b])"),
+            ("call(a) f(b + c)", "call(a) f(__fold([b ,'+', c]))"),
+            ("filter indent(a + b)", "filter indent(__fold([a ,'+', b]))"),
+            ("(a,) + () + [*b]", "__fold([(a,) ,'+', () ,'+', [*b]])"),
         ] {
             assert_eq!(operators(source).as_deref(), Some(expected), "{source}");
         }

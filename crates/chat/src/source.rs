@@ -259,7 +259,7 @@ mod tests {
     fn assignments_are_settled() {
         check(&[
             ("{% set a, b = 1, '=' == x %}", "{% set a, b = (1, '=' == x)|__settled %}"),
-            ("{%- set ns.l = ns.l + [x]%}", "{%- set ns.l = (__fold(ns.l ,'+', [x]))|__settled %}"),
+            ("{%- set ns.l = ns.l + [x]%}", "{%- set ns.l = (__fold([ns.l ,'+', [x]]))|__settled %}"),
             ("{% set x %}{% set y | trim(chars='=') %}", "{% set x %}{% set y | trim(chars='=') %}"),
         ]);
     }
@@ -271,10 +271,10 @@ mod tests {
                 "a + b {# a + b #}{% raw %}{{ a + b }}{% endraw %}",
                 "a + b {# a + b #}{% raw %}{{ a + b }}{% endraw %}",
             ),
-            ("{{- a + b -}}", "{{- __fold(a ,'+', b )-}}"),
-            ("{% elif -a % b %}", "{% elif __fold(-a ,'%', b )%}"),
-            ("{%- set x = a ~ b -%}", "{%- set x = (__fold(a ,'~', b))|__settled -%}"),
-            ("{% for x in a + b %}", "{% for x in (__fold(a ,'+', b))|__iterated %}"),
+            ("{{- a + b -}}", "{{- __fold([a ,'+', b ])-}}"),
+            ("{% elif -a % b %}", "{% elif __fold([-a ,'%', b ])%}"),
+            ("{%- set x = a ~ b -%}", "{%- set x = (__fold([a ,'~', b]))|__settled -%}"),
+            ("{% for x in a + b %}", "{% for x in (__fold([a ,'+', b]))|__iterated %}"),
             ("{{ a + }}{{ b }}", "{{ a + }}{{ b }}"),
         ]);
     }

@@ -7,7 +7,7 @@ use serde_json::{Map, Value as Json};
 
 use crate::environment::{self, NAME, Raised};
 use crate::guard;
-use crate::objects::from_json;
+use crate::objects::{Named, from_json};
 use crate::{Error, LocalTime, source};
 
 /// Work allowed for any conversation. About one per instruction and one per 64 bytes of data made.
@@ -190,6 +190,7 @@ impl Inputs {
         let tokens = tokens.into_iter().filter(|(_, token)| !token.is_empty());
         let extra = self.extra.iter().map(|(name, value)| (name.as_str(), from_json(value)));
         // Of equal names the last counts.
+        let strftime_now = Value::from_function(move |format: &str| now.strftime(format));
         let pairs = std::iter::once(("documents", Value::from(())))
             .chain(tokens.map(|(name, token)| (name, Value::from(&**token))))
             .chain(extra)
@@ -197,7 +198,7 @@ impl Inputs {
                 ("messages", from_json(&self.messages)),
                 ("tools", from_json(&self.tools)),
                 ("add_generation_prompt", Value::from(options.add_generation_prompt)),
-                ("strftime_now", Value::from_function(move |format: &str| now.strftime(format))),
+                ("strftime_now", Named::value("<function strftime_now>", strftime_now)),
             ]);
         Value::from_pairs(pairs)
     }

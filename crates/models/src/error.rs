@@ -1,5 +1,6 @@
 //! The errors of this crate.
 
+use quant::Format;
 use std::fmt;
 
 /// A model could not be read from its file.
@@ -37,6 +38,15 @@ pub enum Error {
         /// The shape by the hyper-parameters.
         expected: Vec<u64>,
     },
+    /// A tensor is in a format that it cannot be in: norms and biases are not packed.
+    Format {
+        /// The tensor's name.
+        name: String,
+        /// Its format.
+        found: Format,
+        /// The formats that it can be in.
+        expected: &'static [Format],
+    },
     /// The file asks for something that this architecture's implementation does not do.
     Unsupported {
         /// What, and by which key or tensor it is asked for.
@@ -55,6 +65,10 @@ impl fmt::Display for Error {
             Error::MissingTensor { name } => write!(f, "tensor '{name}' is missing"),
             Error::Shape { name, found, expected } => {
                 write!(f, "tensor '{name}': expected shape {expected:?}, found {found:?}")
+            }
+            Error::Format { name, found, expected } => {
+                let expected: Vec<String> = expected.iter().map(Format::to_string).collect();
+                write!(f, "tensor '{name}': expected format {}, found {found}", expected.join(" or "))
             }
             Error::Unsupported { what } => write!(f, "not supported: {what}"),
         }

@@ -36,7 +36,7 @@ impl Model {
     /// Reads the hyper-parameters and checks the tensors of a file.
     ///
     /// Fails if the architecture is unknown, a key is missing, of the wrong type or out of range, or a tensor is
-    /// missing or has the wrong shape.
+    /// missing, has the wrong shape, or is a norm or a bias in a packed format.
     pub fn load(file: &File) -> Result<Model, Error> {
         let name = file.metadata().require_str("general.architecture")?;
         let architecture = arch::find(name)?;

@@ -2,7 +2,7 @@
 //! off, so that what nobody reads can be told.
 
 use crate::Error;
-use gguf::File;
+use gguf::{File, TensorInfo};
 use graph::WeightInfo;
 use quant::Format;
 use std::collections::{BTreeMap, HashSet};
@@ -22,57 +22,52 @@ impl<'a> Tensors<'a> {
 
     /// A matrix of `rows` output and `cols` input features.
     pub fn matrix(&mut self, name: &str, rows: usize, cols: usize) -> Result<WeightInfo, Error> {
-        self.optional(name, rows, cols)?.ok_or_else(|| Error::MissingTensor { name: name.into() })
+        self.optional_matrix(name, rows, cols)?.ok_or_else(|| missing(name))
+    }
+
+    /// A matrix that may be missing.
+    pub fn optional_matrix(
+        &mut self,
+        name: &str,
+        rows: usize,
+        cols: usize,
+    ) -> Result<Option<WeightInfo>, Error> {
+        let Some(info) = self.file.tensor(name) else { return Ok(None) };
+        check_shape(info, &[cols as u64, rows as u64])?;
+        Ok(Some(self.tick_off(info, rows, cols)))
     }
 
     /// A matrix whose rows only the file knows: the embedding.
     pub fn rows_of(&mut self, name: &str, cols: usize) -> Result<WeightInfo, Error> {
-        let info = self.file.tensor(name).ok_or_else(|| Error::MissingTensor { name: name.into() })?;
+        let info = self.file.tensor(name).ok_or_else(|| missing(name))?;
         let rows = usize::try_from(info.shape.get(1).copied().unwrap_or(1)).unwrap_or(usize::MAX);
         self.matrix(name, rows, cols)
     }
 
-    /// A vector.
+    /// A vector: the weights of a norm, or a bias. It is not in a packed format.
     pub fn vector(&mut self, name: &str, len: usize) -> Result<WeightInfo, Error> {
-        self.matrix(name, 1, len)
+        self.optional_vector(name, len)?.ok_or_else(|| missing(name))
     }
 
     /// A vector that may be missing.
     pub fn optional_vector(&mut self, name: &str, len: usize) -> Result<Option<WeightInfo>, Error> {
-        self.optional(name, 1, len)
+        let Some(info) = self.file.tensor(name) else { return Ok(None) };
+        check_shape(info, &[len as u64])?;
+        check_format(info, &[Format::F32, Format::F16, Format::BF16])?;
+        Ok(Some(self.tick_off(info, 1, len)))
     }
 
-    /// A matrix that may be missing.
-    pub fn optional(&mut self, name: &str, rows: usize, cols: usize) -> Result<Option<WeightInfo>, Error> {
-        let Some(info) = self.file.tensor(name) else { return Ok(None) };
-        let expected: Vec<u64> = if rows == 1 { vec![cols as u64] } else { vec![cols as u64, rows as u64] };
-        // Trailing dimensions of 1 say nothing.
-        let used = info.shape.iter().rposition(|&d| d != 1).map_or(1, |last| last + 1);
-        let mut found = info.shape[..used].to_vec();
-        found.resize(expected.len().max(used), 1);
-        if found != expected {
-            return Err(Error::Shape { name: name.into(), found: info.shape.clone(), expected });
-        }
-        let weight = WeightInfo { name: name.into(), format: info.format, rows, cols };
-        self.read.insert(name.into(), weight.clone());
-        Ok(Some(weight))
+    fn tick_off(&mut self, info: &TensorInfo, rows: usize, cols: usize) -> WeightInfo {
+        let weight = WeightInfo { name: info.name.clone(), format: info.format, rows, cols };
+        self.read.insert(info.name.clone(), weight.clone());
+        weight
     }
 
     /// The numbers of a small f32 vector that may be missing.
     pub fn numbers(&mut self, name: &str, len: usize) -> Result<Option<Vec<f32>>, Error> {
         let Some(info) = self.file.tensor(name) else { return Ok(None) };
-        if info.shape != [len as u64] {
-            return Err(Error::Shape {
-                name: name.into(),
-                found: info.shape.clone(),
-                expected: vec![len as u64],
-            });
-        }
-        if info.format != Format::F32 {
-            return Err(Error::Unsupported {
-                what: format!("tensor '{name}' of format {}, not F32", info.format),
-            });
-        }
+        check_shape(info, &[len as u64])?;
+        check_format(info, &[Format::F32])?;
         self.consumed.insert(name.into());
         let bytes = self.file.data(info);
         Ok(Some(bytes.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect()))
@@ -85,4 +80,25 @@ impl<'a> Tensors<'a> {
         let unused = unused.cloned().collect();
         (self.read.into_values().collect(), unused)
     }
+}
+
+fn missing(name: &str) -> Error {
+    Error::MissingTensor { name: name.into() }
+}
+
+/// Checks a shape, innermost dimension first. Trailing dimensions of 1 say nothing.
+fn check_shape(info: &TensorInfo, expected: &[u64]) -> Result<(), Error> {
+    let dimension = |shape: &[u64], at: usize| shape.get(at).copied().unwrap_or(1);
+    let all = info.shape.len().max(expected.len());
+    if (0..all).all(|at| dimension(&info.shape, at) == dimension(expected, at)) {
+        return Ok(());
+    }
+    Err(Error::Shape { name: info.name.clone(), found: info.shape.clone(), expected: expected.to_vec() })
+}
+
+fn check_format(info: &TensorInfo, expected: &'static [Format]) -> Result<(), Error> {
+    if expected.contains(&info.format) {
+        return Ok(());
+    }
+    Err(Error::Format { name: info.name.clone(), found: info.format, expected })
 }

@@ -177,7 +177,7 @@ impl Transformer {
             let found = format!("{expected} (the embedding has {} rows)", embedding.rows);
             return Err(keys.value("vocab_size", found, "the rows of the embedding".into()));
         }
-        let output = match tensors.optional("output.weight", embedding.rows, hidden)? {
+        let output = match tensors.optional_matrix("output.weight", embedding.rows, hidden)? {
             Some(weight) => weight,
             None => embedding.clone(),
         };

@@ -1,67 +1,11 @@
 //! One test per error: a small llama file, broken in one way.
 
-use gguf::{Value, Writer};
+mod common;
+
+use common::{TENSORS, load, load_with};
+use gguf::Value;
 use models::{Error, Model};
 use quant::Format;
-use std::sync::atomic::{AtomicUsize, Ordering};
-
-const KEYS: [(&str, u32); 6] = [
-    ("block_count", 1),
-    ("context_length", 64),
-    ("embedding_length", 8),
-    ("feed_forward_length", 16),
-    ("attention.head_count", 2),
-    ("attention.head_count_kv", 1),
-];
-
-const TENSORS: [(&str, &[u64]); 11] = [
-    ("token_embd.weight", &[8, 10]),
-    ("output_norm.weight", &[8]),
-    ("blk.0.attn_norm.weight", &[8]),
-    ("blk.0.attn_q.weight", &[8, 8]),
-    ("blk.0.attn_k.weight", &[8, 4]),
-    ("blk.0.attn_v.weight", &[8, 4]),
-    ("blk.0.attn_output.weight", &[8, 8]),
-    ("blk.0.ffn_norm.weight", &[8]),
-    ("blk.0.ffn_gate.weight", &[8, 16]),
-    ("blk.0.ffn_up.weight", &[8, 16]),
-    ("blk.0.ffn_down.weight", &[16, 8]),
-];
-
-/// The file, with some keys and tensors replaced, added (a new name) or left out (`None`).
-fn load(keys: &[(&str, Option<Value>)], tensors: &[(&str, Option<&[u64]>)]) -> Result<Model, Error> {
-    let mut writer = Writer::new();
-    let architecture = keys.iter().find(|(key, _)| *key == "general.architecture");
-    let architecture =
-        architecture.and_then(|(_, value)| value.clone()).unwrap_or(Value::String("llama".into()));
-    writer.metadata("general.architecture", architecture);
-    let changed = |name: &str| keys.iter().any(|(key, _)| *key == name);
-    for (name, count) in KEYS.into_iter().filter(|(name, _)| !changed(name)) {
-        writer.metadata(&format!("llama.{name}"), Value::U32(count));
-    }
-    if !changed("attention.layer_norm_rms_epsilon") {
-        writer.metadata("llama.attention.layer_norm_rms_epsilon", Value::F32(1e-5));
-    }
-    for (name, value) in keys.iter().filter(|(name, _)| *name != "general.architecture") {
-        if let Some(value) = value {
-            writer.metadata(&format!("llama.{name}"), value.clone());
-        }
-    }
-    let changed = |name: &str| tensors.iter().any(|(tensor, _)| *tensor == name);
-    let kept = TENSORS.into_iter().filter(|(name, _)| !changed(name));
-    let others = tensors.iter().filter_map(|(name, shape)| shape.map(|shape| (*name, shape)));
-    for (name, shape) in kept.chain(others) {
-        let bytes = shape.iter().product::<u64>() as usize * 4;
-        writer.tensor(name, shape, Format::F32, vec![0; bytes]);
-    }
-    static FILES: AtomicUsize = AtomicUsize::new(0);
-    let number = FILES.fetch_add(1, Ordering::Relaxed);
-    let path = std::env::temp_dir().join(format!("smelt-models-{}-{number}.gguf", std::process::id()));
-    std::fs::write(&path, writer.to_bytes().unwrap()).unwrap();
-    let model = Model::load(&gguf::File::open(&path).unwrap());
-    std::fs::remove_file(&path).unwrap();
-    model
-}
 
 fn message(result: Result<Model, Error>) -> String {
     result.expect_err("an error").to_string()
@@ -132,6 +76,49 @@ fn a_tensor_of_the_wrong_shape() {
     );
     let found = message(load(&[], &[("output_norm.weight", Some(&[8, 2]))]));
     assert!(found.contains("expected shape [8], found [8, 2]"), "{found}");
+}
+
+#[test]
+fn a_matrix_of_one_row_is_told_as_a_matrix() {
+    let found = message(load(&[("feed_forward_length", Some(Value::U32(1)))], &[]));
+    assert_eq!(found, "tensor 'blk.0.ffn_gate.weight': expected shape [8, 1], found [8, 16]");
+}
+
+#[test]
+fn a_packed_norm_or_bias_is_refused_when_the_model_is_read() {
+    // As wide as a block.
+    let keys = [("embedding_length", Some(Value::U32(32)))];
+    let wide: Vec<(&str, Vec<u64>)> = TENSORS
+        .into_iter()
+        .map(|(name, shape)| (name, shape.iter().map(|&d| if d == 8 { 32 } else { d }).collect()))
+        .chain([("blk.0.attn_q.bias", vec![32])])
+        .map(|(name, shape): (&str, Vec<u64>)| match name {
+            "blk.0.attn_k.weight" | "blk.0.attn_v.weight" => (name, vec![32, 16]),
+            _ => (name, shape),
+        })
+        .collect();
+    let tensors: Vec<_> = wide.iter().map(|(name, shape)| (*name, Some(&shape[..]))).collect();
+    let packed = |packed: &'static str, to: Format| {
+        load_with(&keys, &tensors, move |name| if name == packed { to } else { Format::F32 })
+    };
+    for name in ["output_norm.weight", "blk.0.attn_norm.weight", "blk.0.ffn_norm.weight", "blk.0.attn_q.bias"]
+    {
+        assert!(packed(name, Format::F16).is_ok() && packed(name, Format::BF16).is_ok(), "{name}");
+        for format in [Format::Q4_0, Format::Q8_0] {
+            assert_eq!(
+                message(packed(name, format)),
+                format!("tensor '{name}': expected format F32 or F16 or BF16, found {format}")
+            );
+        }
+    }
+    assert!(packed("blk.0.attn_q.weight", Format::Q4_0).is_ok());
+    let mut tensors = tensors.clone();
+    tensors.push(("rope_freqs.weight", Some(&[8])));
+    let found = message(load_with(&keys, &tensors, |name| match name {
+        "rope_freqs.weight" => Format::F16,
+        _ => Format::F32,
+    }));
+    assert_eq!(found, "tensor 'rope_freqs.weight': expected format F32, found F16");
 }
 
 #[test]

@@ -51,10 +51,8 @@ impl Layer {
         last: bool,
     ) -> Result<Option<NodeId>, GraphError> {
         let normed = self.attention.norm.build(b, "attn_norm", x)?;
-        let (query, store) = self.attention.project(b, il, normed)?;
-        if last && b.params().outputs == 0 {
-            return Ok(None);
-        }
+        let attends = !(last && b.params().outputs == 0);
+        let (Some(query), store) = self.attention.project(b, il, normed, attends)? else { return Ok(None) };
         let mut attended = self.attention.attend(b, il, normed, query, store)?;
         let mut x = x;
         let params = b.params();
@@ -97,27 +95,37 @@ impl Attention {
         Some(Rope { head_dim: self.head_dim, style: *style, table: table.clone() })
     }
 
-    /// Projects to queries, keys and values and stores the latter two: the turned queries, and the store.
-    fn project(&self, b: &mut GraphBuilder, il: usize, x: NodeId) -> Result<(NodeId, NodeId), GraphError> {
+    /// Projects to queries, keys and values and stores the latter two: the turned queries, and the store. Without
+    /// `attends` nothing reads the queries, and there are none.
+    fn project(
+        &self,
+        b: &mut GraphBuilder,
+        il: usize,
+        x: NodeId,
+        attends: bool,
+    ) -> Result<(Option<NodeId>, NodeId), GraphError> {
         let positions = b.input(InputKind::Positions);
         let rows = b.input(InputKind::CacheRows(self.group));
         let store = KvStore { layer: il, group: self.group };
+        // One launch for all three: keys and values alone would take more, and may round otherwise.
         if b.params().fuse_qkv
             && let Some(fused) = self.fused_qkv(b, store)
         {
             let query = b.op("fused_qkv", Op::FusedQkv(fused), &[x, positions, rows])?;
-            return Ok((query, query));
+            return Ok((attends.then_some(query), query));
         }
         let [q, k, v] = &self.qkv;
-        let mut query = q.build(b, "attn_q", x)?;
+        let mut query = attends.then(|| q.build(b, "attn_q", x)).transpose()?;
         let mut key = k.build(b, "attn_k", x)?;
         let value = v.build(b, "attn_v", x)?;
         if let Some([query_norm, key_norm]) = &self.head_norms {
-            query = query_norm.build_heads(b, "attn_q_norm", query, self.head_dim)?;
+            let normed = |query| query_norm.build_heads(b, "attn_q_norm", query, self.head_dim);
+            query = query.map(normed).transpose()?;
             key = key_norm.build_heads(b, "attn_k_norm", key, self.head_dim)?;
         }
         if let Some(rope) = self.rope() {
-            query = b.op("rope_q", Op::Rope(rope.clone()), &[query, positions])?;
+            let turned = |query| b.op("rope_q", Op::Rope(rope.clone()), &[query, positions]);
+            query = query.map(turned).transpose()?;
             key = b.op("rope_k", Op::Rope(rope), &[key, positions])?;
         }
         let store = b.op("kv_store", Op::KvStore(store), &[key, value, rows])?;

@@ -1,14 +1,11 @@
 //! A short template cannot make a long render: what doubles at each step meets a bound, and soon.
 
+mod common;
+
 use std::time::{Duration, Instant};
 
-use chat::{Conversation, Error, RenderOptions, Template};
-
-fn render(source: &str) -> Result<String, Error> {
-    let messages = vec![serde_json::json!({"role": "user", "content": "hi"})];
-    let conversation = Conversation { messages, tools: None };
-    Ok(Template::new(source)?.render(&conversation, &RenderOptions::default())?.text)
-}
+use chat::Error;
+use common::render;
 
 /// A macro that passes itself `step`, `l` before, 40 times, and then writes `end`.
 fn doubled(first: &str, step: &str, end: &str) -> String {
@@ -64,7 +61,7 @@ fn the_print_of_a_list_of_shared_parts_is_bounded() {
         "'%s' | format(l)",
         "'{}'.format(l)",
     ] {
-        is_refused(&doubled("[1]", "[l, l]", end));
+        is_refused(&doubled("['x' * 1000]", "[l, l]", end));
     }
 }
 

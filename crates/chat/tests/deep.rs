@@ -1,14 +1,9 @@
 //! Templates that make deep recursion of parsing, comparing and dropping must not overflow the stack.
 
-use chat::{Conversation, Error, RenderOptions, Template};
+mod common;
 
-fn render(source: &str) -> Result<String, Error> {
-    let conversation = Conversation {
-        messages: vec![serde_json::json!({"role": "user", "content": "hi"})],
-        ..Conversation::default()
-    };
-    Ok(Template::new(source)?.render(&conversation, &RenderOptions::default())?.text)
-}
+use chat::Error;
+use common::render;
 
 #[test]
 fn comparing_deeply_nested_values_ends() {

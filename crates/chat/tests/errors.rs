@@ -1,8 +1,11 @@
 //! Each error, and that no template hangs, fills the memory or overflows the stack.
 
+mod common;
+
 use std::time::{Duration, Instant};
 
 use chat::{Conversation, Error, RenderOptions, Template};
+use common::render;
 use serde_json::{Value, json};
 
 fn render_with(template: &str, messages: Vec<Value>, tokens: &[&str]) -> Result<String, Error> {
@@ -10,10 +13,6 @@ fn render_with(template: &str, messages: Vec<Value>, tokens: &[&str]) -> Result<
     let control_tokens = tokens.iter().map(|t| (*t).to_owned()).collect();
     let options = RenderOptions { control_tokens, ..RenderOptions::default() };
     Template::new(template)?.render(&conversation, &options).map(|rendered| rendered.text)
-}
-
-fn render(template: &str) -> Result<String, Error> {
-    render_with(template, vec![json!({"role": "user", "content": "Hello"})], &[])
 }
 
 #[test]

@@ -1,12 +1,9 @@
 //! Functions and objects print as in Python, less their place in memory, and never under a name from Rust.
 
-use chat::{Conversation, RenderOptions, Template};
+mod common;
 
-fn render(source: &str) -> String {
-    let messages = vec![serde_json::json!({"role": "user", "content": "hi"})];
-    let conversation = Conversation { messages, tools: None };
-    let rendered = Template::new(source).and_then(|t| t.render(&conversation, &RenderOptions::default()));
-    rendered.unwrap_or_else(|error| panic!("{source}: {error}")).text
+fn text(source: &str) -> String {
+    common::render(source).unwrap_or_else(|error| panic!("{source}: {error}"))
 }
 
 #[test]
@@ -28,7 +25,7 @@ fn globals_and_objects_have_their_names_of_python() {
         ("{{ [1] | map('string') }}", "<generator object>"),
         ("{{ {'a': 1}.items() }}", "dict_items([('a', 1)])"),
     ] {
-        assert_eq!(render(source), expected, "{source}");
+        assert_eq!(text(source), expected, "{source}");
     }
 }
 
@@ -62,12 +59,12 @@ fn no_way_of_printing_shows_a_name_from_rust() {
             ["X", "X ~ ''", "X | string", "[X] | join", "X | pprint", "'%r' % [X]", "'{}'.format(X)", "[X]"]
         {
             let source = format!("{{{{ {} }}}}", print.replace('X', &format!("({value})")));
-            let text = render(&source);
+            let text = text(&source);
             assert!(!text.contains("::") && !text.contains("closure"), "{source}: {text}");
         }
     }
     for inside in ["loop", "loop.cycle", "loop.changed", "[loop]", "'{}'.format(loop)", "loop | pprint"] {
-        let text = render(&format!("{{% for x in [1] %}}{{{{ {inside} }}}}{{% endfor %}}"));
+        let text = text(&format!("{{% for x in [1] %}}{{{{ {inside} }}}}{{% endfor %}}"));
         assert!(!text.contains("::"), "{inside}: {text}");
     }
 }
@@ -81,6 +78,6 @@ fn what_is_named_still_works() {
         ("{{ range(3) | list }}{{ dict(a=1) }}", "[0, 1, 2]{'a': 1}"),
         ("{{ cycler is callable }}{{ 'a' is callable }}", "TrueFalse"),
     ] {
-        assert_eq!(render(source), expected, "{source}");
+        assert_eq!(text(source), expected, "{source}");
     }
 }

@@ -64,11 +64,10 @@ impl<'a> Keys<'a> {
     /// A count per layer: one number for all, or an array with one for each.
     pub fn counts(&self, name: &str, layers: usize) -> Result<Option<Vec<usize>>, Error> {
         let key = self.key(name);
-        let numbers: Vec<i64> = match self.metadata.get(&key) {
-            None => return Ok(None),
-            Some(Value::Array(Array::U32(values))) => values.iter().map(|&v| i64::from(v)).collect(),
-            Some(Value::Array(Array::I32(values))) => values.iter().map(|&v| i64::from(v)).collect(),
-            Some(_) => return Ok(Some(vec![self.count(name)?; layers])),
+        let numbers = match (self.integers(name), self.metadata.get(&key)) {
+            (Some(numbers), _) => numbers,
+            (None, Some(_)) => return Ok(Some(vec![self.count(name)?; layers])),
+            (None, None) => return Ok(None),
         };
         if numbers.len() != layers {
             return Err(self.value(
@@ -108,7 +107,7 @@ impl<'a> Keys<'a> {
         let name = "attention.sliding_window_pattern";
         let flags = match self.metadata.get(&self.key(name)) {
             Some(Value::Array(Array::Bool(flags))) => flags.to_vec(),
-            Some(Value::Array(_)) => match self.counts_with_zeros(name)? {
+            Some(Value::Array(_)) => match self.integers(name) {
                 Some(numbers) => numbers.into_iter().map(|n| n != 0).collect(),
                 None => return Err(self.value(name, "an array of another type".into(), "flags".into())),
             },
@@ -132,12 +131,13 @@ impl<'a> Keys<'a> {
         Error::Value { key: self.key(name), found, expected }
     }
 
-    fn counts_with_zeros(&self, name: &str) -> Result<Option<Vec<i64>>, Error> {
-        Ok(match self.metadata.get(&self.key(name)) {
-            Some(Value::Array(Array::U32(values))) => Some(values.iter().map(|&v| i64::from(v)).collect()),
-            Some(Value::Array(Array::I32(values))) => Some(values.iter().map(|&v| i64::from(v)).collect()),
+    /// The elements of an array of 32-bit integers.
+    fn integers(&self, name: &str) -> Option<Vec<i64>> {
+        match self.metadata.get(&self.key(name))? {
+            Value::Array(Array::U32(values)) => Some(values.iter().map(|&v| i64::from(v)).collect()),
+            Value::Array(Array::I32(values)) => Some(values.iter().map(|&v| i64::from(v)).collect()),
             _ => None,
-        })
+        }
     }
 
     fn checked(&self, key: &str, value: u64) -> Result<usize, Error> {

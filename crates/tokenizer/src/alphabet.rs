@@ -19,6 +19,7 @@ static EXTRA_BYTES: [u8; EXTRA] = {
         }
         byte += 1;
     }
+    // At compile time.
     assert!(count == EXTRA);
     bytes
 };

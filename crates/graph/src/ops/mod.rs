@@ -1,7 +1,7 @@
 //! The vocabulary of operations, a file per family; backends mirror the file names.
 //!
 //! Each file states the operation's inputs, its result and its formula. Weights are named by
-//! [`WeightId`](crate::WeightId), an index into the graph's weight table, and looked up by their name in the file.
+//! [`WeightId`], an index into the graph's weight table, and looked up by their name in the file.
 
 mod attention;
 mod cache;

@@ -1,6 +1,7 @@
 //! Parameters, batches, weights and schedulers for tests.
 
 use bytes::Bytes;
+use graph::ops::Attention;
 use graph::testing::{Control, Event, TestBackend};
 use graph::{
     Backend, Batch, CacheParams, DType, Graph, GraphError, GraphParams, GroupId, InputKind, NodeId, Op,
@@ -150,10 +151,25 @@ pub fn embed(b: &mut graph::GraphBuilder, cols: usize) -> NodeId {
     b.op("token_embd", Op::GetRows(graph::ops::GetRows { table: Some(table) }), &[tokens]).unwrap()
 }
 
+/// Attention of four query heads over two heads of 4 columns, in layer 0.
+pub fn attention() -> Attention {
+    Attention {
+        layer: 0,
+        group: GroupId(0),
+        heads: 4,
+        kv_heads: 2,
+        head_dim: 4,
+        value_dim: 4,
+        scale: 0.5,
+        window: None,
+        soft_cap: None,
+    }
+}
+
 /// A transformer of `layers` layers with one head of 8 columns: projections, attention over the cache, and the
 /// embedding as output head.
 pub fn transformer(params: &GraphParams, layers: usize) -> Graph {
-    use graph::ops::{Attention, KvStore, MatMul};
+    use graph::ops::{KvStore, MatMul};
     const COLS: usize = 8;
     let group = GroupId(0);
     let mut b = graph::GraphBuilder::new(params, vec![kv(params, COLS); layers]);
@@ -167,17 +183,7 @@ pub fn transformer(params: &GraphParams, layers: usize) -> Graph {
         let [q, k, v] = ["attn_q", "attn_k", "attn_v"].map(|label| project(&mut b, label, x));
         let rows = b.input(InputKind::CacheRows(group));
         let store = b.op("kv_store", Op::KvStore(KvStore { layer, group }), &[k, v, rows]).unwrap();
-        let attention = Attention {
-            layer,
-            group,
-            heads: 2,
-            kv_heads: 2,
-            head_dim: 4,
-            value_dim: 4,
-            scale: 0.5,
-            window: None,
-            soft_cap: None,
-        };
+        let attention = Attention { layer, heads: 2, ..attention() };
         let inputs = [
             q,
             store,

@@ -1,6 +1,6 @@
 //! What every operation demands of its inputs, and the shape of its result.
 
-use crate::common::{kv, params, weight};
+use crate::common::{attention, kv, params, weight};
 use graph::ops::*;
 use graph::{
     DType, Graph, GraphBuilder, GraphError, GroupId, InputKind, NodeId, Op, Shape, StatePart, StateSpec,
@@ -248,20 +248,6 @@ fn the_cache() {
     t.refuses(load(9, StatePart::Key), &[x, lens], "layer 9 has no state");
     t.refuses(load(0, StatePart::Recurrent), &[x, lens], "the state of layer 0 has no Recurrent");
     t.refuses(load(1, StatePart::Key), &[x, lens], "the state of layer 1 has no Key");
-}
-
-fn attention() -> Attention {
-    Attention {
-        layer: 0,
-        group: GroupId(0),
-        heads: 4,
-        kv_heads: 2,
-        head_dim: 4,
-        value_dim: 4,
-        scale: 0.5,
-        window: None,
-        soft_cap: None,
-    }
 }
 
 #[test]

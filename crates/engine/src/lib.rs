@@ -4,6 +4,26 @@
 //! the KV pages that hold them; [`Engine::forward`] runs a ragged batch of any number of sequences, and
 //! [`Generation`] is the loop that turns logits into text for one of them.
 //!
+//! ```no_run
+//! use engine::{Engine, Event, GenerateOptions, Generation, LoadOptions};
+//! use tokenizer::EncodeOptions;
+//!
+//! # fn main() -> Result<(), engine::Error> {
+//! let mut engine = Engine::load("model.gguf".as_ref(), &LoadOptions::default(), &mut |_, _| {})?;
+//! let options = EncodeOptions { add_special: true, parse_special: false };
+//! let prompt = engine.tokenizer().encode("Once upon a time", options);
+//! let mut sequence = engine.sequence();
+//! let mut generation = Generation::new(&engine, &sequence, &prompt, GenerateOptions::default())?;
+//! while let Some(event) = generation.next(&mut engine, &mut sequence)? {
+//!     if let Event::Token { text, .. } | Event::End { text, .. } = event {
+//!         print!("{text}");
+//!     }
+//! }
+//! engine.release(sequence);
+//! # Ok(())
+//! # }
+//! ```
+//!
 //! This crate does not know HTTP, chat templates or where files come from.
 
 mod error;

@@ -3,10 +3,11 @@
 mod tiny;
 
 use engine::{
-    Device, Engine, Error, GenerateOptions, Generation, LoadOptions, PerplexityOptions, SamplerParams,
+    DType, Device, Engine, Error, GenerateOptions, Generation, LoadOptions, PerplexityOptions, SamplerParams,
     Sequence, Step, Trace, Wanted,
 };
 use gguf::{Value, Writer};
+use quant::Format;
 use std::error::Error as _;
 use std::ops::ControlFlow;
 use std::path::PathBuf;
@@ -88,6 +89,23 @@ fn a_device_that_does_not_exist() {
         let options = LoadOptions { device, ..LoadOptions::default() };
         assert_eq!(load(device.name(), Tiny::default(), &options).unwrap().device(), "cpu");
     }
+}
+
+#[test]
+fn graph() {
+    // Rows of 32 are whole blocks, the heads of 16 in them are not.
+    let tiny = Tiny { heads: 2, ..Tiny::default() };
+    let cache = Some(DType::Packed(Format::Q8_0));
+    let mut engine = load("graph", tiny, &LoadOptions { cache, ..LoadOptions::default() }).unwrap();
+    let mut sequence = engine.sequence();
+    let done = feed(&mut engine, &mut sequence);
+    says(done, |error| matches!(error, Error::Graph(_)), &["blk.0", "cpu"]);
+    assert!(sequence.is_empty());
+    // What fits fails nowhere.
+    let cache = Some(DType::F32);
+    let mut engine = load("graph", tiny, &LoadOptions { cache, ..LoadOptions::default() }).unwrap();
+    let mut sequence = engine.sequence();
+    assert_eq!(feed(&mut engine, &mut sequence).unwrap(), 1);
 }
 
 #[test]

@@ -17,13 +17,15 @@ pub struct Tiny {
     pub tokens: usize,
     /// The name of a tokenizer model.
     pub tokenizer: &'static str,
+    /// Attention heads, with as many keys and values.
+    pub heads: u32,
     /// What every logit is a multiple of.
     pub factor: f32,
 }
 
 impl Default for Tiny {
     fn default() -> Tiny {
-        Tiny { tokens: VOCABULARY, tokenizer: "gpt2", factor: 1.0 }
+        Tiny { tokens: VOCABULARY, tokenizer: "gpt2", heads: 1, factor: 1.0 }
     }
 }
 
@@ -66,12 +68,12 @@ impl Tiny {
         for (key, value) in [
             ("block_count", 1),
             ("context_length", 256),
-            ("embedding_length", HIDDEN),
-            ("feed_forward_length", FEED_FORWARD),
-            ("attention.head_count", 1),
-            ("attention.head_count_kv", 1),
+            ("embedding_length", HIDDEN as u32),
+            ("feed_forward_length", FEED_FORWARD as u32),
+            ("attention.head_count", self.heads),
+            ("attention.head_count_kv", self.heads),
         ] {
-            writer.metadata(&format!("llama.{key}"), Value::U32(value as u32));
+            writer.metadata(&format!("llama.{key}"), Value::U32(value));
         }
         writer.metadata("llama.attention.layer_norm_rms_epsilon", Value::F32(1e-5));
         let texts = (0..self.tokens).map(|id| format!("t{id}")).collect();

@@ -8,17 +8,19 @@ set -eu
 cd "$(dirname "$0")/.."
 
 echo "== models"
-cargo build --release --bin smelt
+cargo build --locked --release --bin smelt
 for model in smollm2 gemma3-270m qwen2.5-coder-0.5b; do
     ./target/release/smelt pull "$model"
 done
 
 echo "== release tests"
-cargo test --release --workspace --no-fail-fast
+cargo test --locked --release --workspace --no-fail-fast
 if [ "${1:-all}" != release ]; then
     echo "== debug tests: overflow checks and debug assertions"
-    cargo test --workspace --no-fail-fast
+    cargo test --locked --workspace --no-fail-fast
 fi
 echo "== formatting and lints"
 cargo fmt --all --check
-cargo clippy --workspace --all-targets -- -D warnings
+cargo clippy --locked --workspace --all-targets -- -D warnings
+echo "== documentation"
+RUSTDOCFLAGS="-D warnings" cargo doc --locked --no-deps --workspace

@@ -1,5 +1,8 @@
 //! Every flag of the program, each defined once; commands take the groups that they need.
 
+// These comments are the help texts: their brackets are what a terminal shows, not links.
+#![allow(rustdoc::broken_intra_doc_links, rustdoc::invalid_html_tags)]
+
 use crate::error::{Error, Result};
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand, ValueEnum};

@@ -3,6 +3,7 @@
 mod bench;
 mod chat;
 mod crafted;
+mod errors;
 mod help;
 mod inspect;
 mod interrupt;

@@ -33,7 +33,8 @@ impl Options {
 
     fn from_lookup(lookup: impl Fn(&str) -> Option<OsString>) -> Self {
         let set = |name| lookup(name).filter(|value| !value.is_empty());
-        let text = |name| set(name).and_then(|value| value.into_string().ok());
+        // What is no Unicode cannot be used, and is refused where it would be: ignoring it would hide a mistake.
+        let text = |name| set(name).map(|value| value.to_string_lossy().into_owned());
         let flag = |name| set(name).is_some_and(|v| v != "0" && !v.eq_ignore_ascii_case("false"));
         Self {
             cache_dir: set("SMELT_CACHE").map(PathBuf::from),
@@ -105,6 +106,14 @@ mod tests {
             assert!(!options.offline && options.cache_dir.is_none(), "{value:?}");
         }
         assert!(Options::from_lookup(lookup(&[("HF_HUB_OFFLINE", "true")])).offline);
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn a_setting_that_is_no_unicode_is_not_taken_for_unset() {
+        use std::os::unix::ffi::OsStringExt;
+        let broken = |name: &str| (name == "HF_TOKEN").then(|| OsString::from_vec(b"a\xff".to_vec()));
+        assert_eq!(Options::from_lookup(broken).hf_token.as_deref(), Some("a\u{fffd}"));
     }
 
     #[cfg(all(unix, not(target_os = "macos")))]

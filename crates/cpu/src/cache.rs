@@ -88,13 +88,15 @@ pub(crate) fn kv_load(exec: &mut Exec<'_>, op: &KvLoad) -> Result<(), BackendErr
         let row = index("cache row", i, row, matrix.rows)?;
         // SAFETY: each row of the result is written once, here.
         let dst = unsafe { out.row_mut(i) };
-        decode_cached(exec.kernels, matrix.dtype, cached_row(&matrix, row), dst)?;
+        decode_cached(exec.kernels, matrix.dtype, cached_rows(&matrix, row, 1), dst)?;
     }
     Ok(())
 }
 
-/// The bytes of a cache row. Nothing may write to the state meanwhile: only stores do, which run alone.
-pub(crate) fn cached_row<'a>(matrix: &StateMatrix<'a>, row: usize) -> &'a [u8] {
+/// The bytes of cache rows that follow each other. Nothing may write to the state meanwhile: only stores do, which run
+/// alone.
+pub(crate) fn cached_rows<'a>(matrix: &StateMatrix<'a>, first: usize, rows: usize) -> &'a [u8] {
+    assert!(first + rows <= matrix.rows, "{rows} cache rows from {first} on, of {}", matrix.rows);
     // SAFETY: inside the state, which is always initialised (it starts as zeros), and not written meanwhile.
-    unsafe { std::slice::from_raw_parts(matrix.row(row), matrix.row_bytes) }
+    unsafe { std::slice::from_raw_parts(matrix.row(first), rows * matrix.row_bytes) }
 }

@@ -4,12 +4,10 @@
 //! same bits: which lane an element is added to, and the order of the lanes in the final sum, are part of the code.
 //! Pointers instead of slices where the result may be written over an input.
 
+use super::attention::LANES;
 use super::math::{ROUND, activate, exp, sum_lanes, tanh};
 use graph::ops::Activation;
 use half::{bf16, f16};
-
-/// Elements that an attention dot product handles at once; rows of keys and queries are padded to a multiple.
-pub(crate) const LANES: usize = 8;
 
 /// Partial sums of a float dot product or a sum of squares.
 const PARTS: usize = 32;
@@ -306,32 +304,6 @@ pub(super) unsafe fn dot<const T: usize>(w: *const f32, x: [*const f32; T], n: u
         }
     }
     parts.map(sum_lanes)
-}
-
-/// Scores of one query with `scores.len()` keys, whose rows lie `stride` floats apart; query and keys are padded with
-/// zeros to `stride`, a multiple of [`LANES`]. Element `i` goes to lane `i % 8`; the lanes are added as a tree.
-#[inline(always)]
-pub(super) fn scores(scores: &mut [f32], query: &[f32], keys: &[f32], stride: usize) {
-    for (score, key) in scores.iter_mut().zip(keys.chunks_exact(stride)) {
-        let mut lanes = [0.0f32; LANES];
-        for (k, q) in key.chunks_exact(LANES).zip(query.chunks_exact(LANES)) {
-            for ((lane, k), q) in lanes.iter_mut().zip(k).zip(q) {
-                *lane = q.mul_add(*k, *lane);
-            }
-        }
-        *score = sum_lanes(lanes);
-    }
-}
-
-/// `out += sum_j p[j] * values[j]`, in the order of `j`. Value rows lie `out.len()` floats apart.
-#[inline(always)]
-pub(super) fn weighted_sum(out: &mut [f32], p: &[f32], values: &[f32]) {
-    let stride = out.len();
-    for (&p, value) in p.iter().zip(values.chunks_exact(stride)) {
-        for (o, v) in out.iter_mut().zip(value) {
-            *o = p.mul_add(*v, *o);
-        }
-    }
 }
 
 /// Decodes half floats.

@@ -7,10 +7,12 @@
 //! |---|---|
 //! | `math` | elementary functions |
 //! | `float` | the float kernels, portable code that every level compiles for itself |
+//! | `attention` | scores and weighted sums over the cache, the reference |
 //! | `blocks` | what a block of each weight format is, for the scalar reference |
 //! | `scalar` | the reference table |
 //! | `avx2/` | x86-64 with AVX2, FMA and F16C |
 
+pub(crate) mod attention;
 pub(crate) mod blocks;
 pub(crate) mod float;
 pub(crate) mod math;
@@ -21,6 +23,7 @@ mod avx2;
 
 use crate::exec::Out;
 use crate::quantize::QuantMatrix;
+use attention::{KvRows, Rows};
 use graph::ops::Activation;
 use quant::Format;
 use std::fmt;
@@ -109,7 +112,7 @@ type WithFactor = unsafe fn(dst: *mut f32, a: *const f32, factor: f32, n: usize)
 type Quantize = unsafe fn(x: &[f32], q: &mut [i8], d: &mut [f32], sums: &mut [i16]);
 type Rotate = unsafe fn(dst: *mut f32, x: *const f32, cos: *const f32, sin: *const f32, pairs: usize);
 
-/// The kernels of one level. Each is described at its scalar form, in `float` or `scalar`.
+/// The kernels of one level. Each is described at its scalar form, in `float`, `attention` or `scalar`.
 ///
 /// Calling any of them demands, beside what its description says, that the processor has the level's instructions;
 /// [`Kernels::of`] gives the table out only then.
@@ -130,8 +133,9 @@ pub(crate) struct Kernels {
     pub(crate) quantize: Quantize,
     pub(crate) dot1: unsafe fn(w: *const f32, x: [*const f32; 1], n: usize) -> [f32; 1],
     pub(crate) dot4: unsafe fn(w: *const f32, x: [*const f32; 4], n: usize) -> [f32; 4],
-    pub(crate) scores: unsafe fn(scores: &mut [f32], query: &[f32], keys: &[f32], stride: usize),
-    pub(crate) weighted_sum: unsafe fn(out: &mut [f32], p: &[f32], values: &[f32]),
+    pub(crate) scores: unsafe fn(scores: Rows<'_>, queries: &[f32], keys: &KvRows<'_>),
+    pub(crate) weighted_sum:
+        unsafe fn(sums: Rows<'_>, rows: usize, weights: &[f32], weight_stride: usize, values: &KvRows<'_>),
     pub(crate) f16_to_f32: unsafe fn(dst: &mut [f32], src: &[u8]),
     pub(crate) bf16_to_f32: unsafe fn(dst: &mut [f32], src: &[u8]),
     pub(crate) f32_to_f16: unsafe fn(dst: &mut [u8], src: &[f32]),
@@ -185,7 +189,6 @@ macro_rules! all_float_kernels {
             gated(dst: *mut f32, a: *const f32, b: *const f32, kind: graph::ops::Activation, n: usize);
             rms_norm(dst: *mut f32, x: *const f32, weight: *const f32, n: usize, epsilon: f32);
             softmax(dst: *mut f32, x: *const f32, factor: f32, n: usize);
-            exp_scores(scores: &mut [f32]) -> (f32, f32);
             axpby(dst: &mut [f32], dst_factor: f32, src: &[f32], src_factor: f32);
             rope_split(dst: *mut f32, x: *const f32, cos: *const f32, sin: *const f32, pairs: usize);
             rope_interleaved(dst: *mut f32, x: *const f32, cos: *const f32, sin: *const f32, pairs: usize);

@@ -1,5 +1,6 @@
 //! The reference table: portable code, and the definition of every sum's order.
 
+use super::attention::{scores, weighted_sum};
 use super::blocks::for_each_block;
 use super::math::sum_lanes;
 use super::{DotTile, Kernels, Panel, SimdLevel};
@@ -37,8 +38,7 @@ super::all_float_kernels! { [] }
 
 super::float_kernels! {
     []
-    scores(scores: &mut [f32], query: &[f32], keys: &[f32], stride: usize);
-    weighted_sum(out: &mut [f32], p: &[f32], values: &[f32]);
+    exp_scores(scores: &mut [f32]) -> (f32, f32);
     f16_to_f32(dst: &mut [f32], src: &[u8]);
     f32_to_f16(dst: &mut [u8], src: &[f32]);
 }

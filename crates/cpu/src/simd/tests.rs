@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::pool::Pool;
+use crate::simd::attention::Elements;
 use half::f16;
 use std::hint::black_box;
 
@@ -225,29 +226,67 @@ fn float_kernels_have_the_bits_of_the_reference() {
     }
 }
 
+/// Random rows of a cache.
+fn cached(elements: Elements, len: usize, dim: usize, distance: usize) -> Vec<u8> {
+    let format = match elements {
+        Elements::F32 => Format::F32,
+        Elements::F16 => Format::F16,
+        Elements::BF16 => Format::BF16,
+        Elements::Q8_0 => Format::Q8_0,
+    };
+    let mut bytes = vec![0; (len * distance).saturating_sub(distance - elements.bytes(dim))];
+    for row in 0..len {
+        let to = &mut bytes[row * distance..][..elements.bytes(dim)];
+        quant::encode(format, &Random(row as u64).floats(dim), to).unwrap();
+    }
+    bytes
+}
+
 #[test]
 fn attention_kernels_have_the_bits_of_the_reference() {
-    for (keys, dim) in [(1, 8), (3, 64), (8, 64), (13, 128), (64, 80), (5, 256)] {
-        let (q, k) = (Random(1).floats(dim), Random(2).floats(keys * dim));
-        compare("scores", |kernels| {
-            let mut scores = vec![0.0; keys];
+    for elements in [Elements::F32, Elements::F16, Elements::BF16, Elements::Q8_0] {
+        for (len, dim) in [(1, 64), (2, 32), (3, 64), (8, 64), (13, 128), (70, 96), (5, 256), (0, 64)] {
+            // Rows with something between them, and the last without.
+            let distance = elements.bytes(dim) + 6;
+            let data = cached(elements, len, dim, distance);
+            let rows = KvRows::new(&data, distance, len, dim, elements);
+            for heads in 1..10 {
+                let queries = Random(1).floats(heads * dim);
+                let what = format!("{elements:?} {len} {dim} {heads}");
+                compare(&format!("scores {what}"), |kernels| {
+                    let mut scores = vec![9.0; heads * 80];
+                    // SAFETY: the table is for this processor.
+                    unsafe { (kernels.scores)(Rows { data: &mut scores, stride: 80 }, &queries, &rows) };
+                    scores
+                });
+                let weights = Random(3).floats(heads * 75);
+                compare(&format!("weighted sum {what}"), |kernels| {
+                    let mut sums = Random(5).floats(heads * (dim + 3));
+                    let to = Rows { data: &mut sums, stride: dim + 3 };
+                    // SAFETY: the table is for this processor.
+                    unsafe { (kernels.weighted_sum)(to, heads, &weights, 75, &rows) };
+                    sums
+                });
+            }
+        }
+    }
+    for dim in [8, 40, 72] {
+        let data = cached(Elements::F16, 9, dim, 2 * dim);
+        let rows = KvRows::new(&data, 2 * dim, 9, dim, Elements::F16);
+        compare("widths that are not a multiple of the blocks", |kernels| {
+            let mut sums = vec![0.0; 4 * dim];
             // SAFETY: the table is for this processor.
-            unsafe { (kernels.scores)(&mut scores, &q, &k, dim) };
-            scores
+            unsafe {
+                let to = Rows { data: &mut sums, stride: dim };
+                (kernels.weighted_sum)(to, 4, &Random(3).floats(36), 9, &rows);
+                (kernels.scores)(Rows { data: &mut sums[3..], stride: 9 }, &Random(4).floats(dim), &rows);
+            }
+            sums
         });
     }
-    for (keys, dim) in [(1, 64), (7, 80), (64, 128), (5, 3), (16, 72)] {
-        let (p, v) = (Random(3).floats(keys), Random(4).floats(keys * dim));
-        compare("weighted sum", |kernels| {
-            let mut out = Random(5).floats(dim);
-            // SAFETY: the table is for this processor.
-            unsafe { (kernels.weighted_sum)(&mut out, &p, &v) };
-            out
-        });
-    }
-    for n in [1, 2, 9, 256] {
+    for n in [1, 2, 7, 8, 9, 250, 256] {
         compare("exp scores", |kernels| {
-            let mut scores = Random(6).floats(n);
+            let mut scores: Vec<f32> = Random(6).floats(n).into_iter().map(|v| v * 60.0).collect();
             scores[0] = f32::NEG_INFINITY;
             // SAFETY: the table is for this processor.
             let (top, sum) = unsafe { (kernels.exp_scores)(&mut scores) };
@@ -269,6 +308,19 @@ fn nothing_but_minus_infinity_has_no_weight() {
     assert_eq!(float::exp_scores(&mut scores), (f32::NEG_INFINITY, 0.0));
     assert_eq!(scores, [0.0; 5]);
     assert!(float::exp_scores(&mut [1.0, f32::NAN]).1.is_nan());
+    for kernels in levels() {
+        for special in [f32::NEG_INFINITY, f32::NAN, f32::INFINITY] {
+            for n in [5, 16] {
+                let mut scores = vec![f32::NEG_INFINITY; n];
+                scores[3] = special;
+                let mut expected = scores.clone();
+                // SAFETY: the table is for this processor.
+                let found = unsafe { (kernels.exp_scores)(&mut scores) };
+                let (top, sum) = float::exp_scores(&mut expected);
+                assert_eq!(format!("{found:?} {scores:?}"), format!("{:?} {expected:?}", (top, sum)));
+            }
+        }
+    }
 }
 
 #[test]

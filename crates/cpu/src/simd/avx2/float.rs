@@ -5,7 +5,6 @@
 #![allow(clippy::needless_range_loop, reason = "see above")]
 
 use crate::simd::float as portable;
-use crate::simd::float::LANES;
 use std::arch::x86_64::*;
 
 crate::simd::all_float_kernels! { [#[target_feature(enable = "avx2,fma,f16c")]] }
@@ -82,88 +81,6 @@ unsafe fn multiply<const T: usize>(
         for t in 0..T {
             parts[t][0] = _mm256_fmadd_ps(low, _mm256_loadu_ps(x[t].add(i)), parts[t][0]);
             parts[t][1] = _mm256_fmadd_ps(high, _mm256_loadu_ps(x[t].add(i + 8)), parts[t][1]);
-        }
-    }
-}
-
-/// See [`portable::scores`]: eight keys at a time, so that the sums of their lanes share the work.
-#[target_feature(enable = "avx2,fma,f16c")]
-pub(super) unsafe fn scores(scores: &mut [f32], query: &[f32], keys: &[f32], stride: usize) {
-    assert!(query.len() >= stride && keys.len() >= scores.len() * stride);
-    let whole = scores.len() / 8 * 8;
-    for first in (0..whole).step_by(8) {
-        let mut lanes = [_mm256_setzero_ps(); 8];
-        for i in (0..stride).step_by(LANES) {
-            // SAFETY: i + 8 <= stride, which is a multiple of 8; key first + 7 is inside `keys`.
-            unsafe {
-                let q = _mm256_loadu_ps(query.as_ptr().add(i));
-                for k in 0..8 {
-                    let key = _mm256_loadu_ps(keys.as_ptr().add((first + k) * stride + i));
-                    lanes[k] = _mm256_fmadd_ps(q, key, lanes[k]);
-                }
-            }
-        }
-        // SAFETY: first + 8 <= scores.len().
-        unsafe { _mm256_storeu_ps(scores.as_mut_ptr().add(first), sum_of_each(lanes)) };
-    }
-    portable::scores(&mut scores[whole..], query, &keys[whole * stride..], stride);
-}
-
-/// The sums of the lanes of eight vectors, each as the tree of [`crate::simd::math::sum_lanes`].
-#[inline]
-#[target_feature(enable = "avx2,fma,f16c")]
-fn sum_of_each(v: [__m256; 8]) -> __m256 {
-    let a = _mm256_hadd_ps(_mm256_hadd_ps(v[0], v[1]), _mm256_hadd_ps(v[2], v[3]));
-    let b = _mm256_hadd_ps(_mm256_hadd_ps(v[4], v[5]), _mm256_hadd_ps(v[6], v[7]));
-    _mm256_add_ps(_mm256_permute2f128_ps::<0x20>(a, b), _mm256_permute2f128_ps::<0x31>(a, b))
-}
-
-/// See [`portable::weighted_sum`]: 64 columns at a time stay in registers over all values.
-#[target_feature(enable = "avx2,fma,f16c")]
-pub(super) unsafe fn weighted_sum(out: &mut [f32], p: &[f32], values: &[f32]) {
-    let stride = out.len();
-    assert!(values.len() >= p.len() * stride);
-    let mut col = 0;
-    // SAFETY: each call stays inside `cols` columns from `col` on, of `out` and of `p.len()` rows of `values`.
-    unsafe {
-        while col + 64 <= stride {
-            weighted_columns::<8>(out, p, values, col);
-            col += 64;
-        }
-        while col + 8 <= stride {
-            weighted_columns::<1>(out, p, values, col);
-            col += 8;
-        }
-    }
-    for col in col..stride {
-        for (j, p) in p.iter().enumerate() {
-            out[col] = p.mul_add(values[j * stride + col], out[col]);
-        }
-    }
-}
-
-/// # Safety
-/// `col + 8 * N <= out.len()`, and `values` holds `p.len()` rows of `out.len()`.
-#[inline]
-#[target_feature(enable = "avx2,fma,f16c")]
-unsafe fn weighted_columns<const N: usize>(out: &mut [f32], p: &[f32], values: &[f32], col: usize) {
-    let stride = out.len();
-    let mut sums = [_mm256_setzero_ps(); N];
-    // SAFETY: the caller's.
-    unsafe {
-        for n in 0..N {
-            sums[n] = _mm256_loadu_ps(out.as_ptr().add(col + 8 * n));
-        }
-        let mut value = values.as_ptr().add(col);
-        for &p in p {
-            let p = _mm256_set1_ps(p);
-            for n in 0..N {
-                sums[n] = _mm256_fmadd_ps(p, _mm256_loadu_ps(value.add(8 * n)), sums[n]);
-            }
-            value = value.wrapping_add(stride);
-        }
-        for n in 0..N {
-            _mm256_storeu_ps(out.as_mut_ptr().add(col + 8 * n), sums[n]);
         }
     }
 }

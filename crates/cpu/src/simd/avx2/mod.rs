@@ -3,9 +3,11 @@
 //! The float kernels are the portable bodies compiled with these instructions; integer dot products, half float
 //! conversion and the inner loops of attention are written with intrinsics.
 
+mod attention;
 mod dot;
 mod float;
 mod load;
+mod math;
 
 pub(crate) use dot::PanelMemory;
 
@@ -22,15 +24,15 @@ pub(crate) static KERNELS: Kernels = Kernels {
     gated: float::gated,
     rms_norm: float::rms_norm,
     softmax: float::softmax,
-    exp_scores: float::exp_scores,
+    exp_scores: attention::exp_scores,
     axpby: float::axpby,
     rope_split: float::rope_split,
     rope_interleaved: float::rope_interleaved,
     quantize: float::quantize,
     dot1: float::dot1,
     dot4: float::dot4,
-    scores: float::scores,
-    weighted_sum: float::weighted_sum,
+    scores: attention::scores,
+    weighted_sum: attention::weighted_sum,
     f16_to_f32: float::f16_to_f32,
     bf16_to_f32: float::bf16_to_f32,
     f32_to_f16: float::f32_to_f16,

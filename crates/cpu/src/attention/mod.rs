@@ -146,15 +146,16 @@ fn run(exec: &mut Exec<'_>, op: &Attention, memory: &mut AttentionScratch) -> Re
         let (first, last) = (round[0].item, round[round.len() - 1].item);
         let (to, parts) = (Columns::new(totals, part_len), &*parts);
         exec.pool.run(last + 1 - first, 1, &|_, range| {
-            for i in range.start + first..range.end + first {
+            for i in range {
+                let i = first + i;
                 // SAFETY: each item has its own total.
                 let total = unsafe { to.row(i) };
-                let mine =
-                    round.partition_point(|unit| unit.item < i)..round.partition_point(|unit| unit.item <= i);
-                for part in mine.clone() {
-                    shape.merge(kernels, total, &parts[part * part_len..][..part_len]);
+                let begin = round.partition_point(|unit| unit.item < i);
+                let end = round.partition_point(|unit| unit.item <= i);
+                for part in parts[begin * part_len..end * part_len].chunks_exact(part_len) {
+                    shape.merge(kernels, total, part);
                 }
-                if round[mine.end - 1].segment + 1 == items[i].segments().end {
+                if round[end - 1].segment + 1 == items[i].segments().end {
                     shape.finish(&items[i], total, out);
                 }
             }

@@ -31,22 +31,25 @@ fn format(state: &State, text: &Value, args: Rest<Value>, kwargs: Kwargs) -> Res
         .collect::<Result<_, _>>()?;
     let values = match (args.is_empty(), named.is_empty()) {
         (_, true) => Value::from(Tuple::from(args.0)),
-        (true, false) => Value::from_iter(named),
+        (true, false) => Value::from_pairs(named),
         _ => return Err(type_error("can't handle positional and keyword arguments at the same time")),
     };
     percent::format(state, &python::str(text)?, text.is_safe(), &values)
 }
 
 /// `replace(text, old, new, count=None)`.
-fn replace(
-    state: &State,
-    text: &Value,
-    old: &Value,
-    new: &Value,
-    count: Option<i64>,
-) -> Result<String, Error> {
-    let (text, old, new) = (python::str(text)?, python::str(old)?, python::str(new)?);
-    let count = count.and_then(|count| usize::try_from(count).ok()).unwrap_or(usize::MAX);
+fn replace(state: &State, text: &Value, args: Rest<Value>, kwargs: Kwargs) -> Result<String, Error> {
+    let old = argument(&args, 0, &kwargs, "old")?;
+    let new = argument(&args, 1, &kwargs, "new")?;
+    let count = argument(&args, 2, &kwargs, "count")?;
+    kwargs.assert_all_used()?;
+    let count = match count.kind() {
+        ValueKind::Undefined | ValueKind::None => None,
+        // A negative one is no limit.
+        _ => usize::try_from(i64::try_from(count)?).ok(),
+    };
+    let (text, old, new) = (python::str(text)?, python::str(&old)?, python::str(&new)?);
+    let count = count.unwrap_or(usize::MAX);
     let found = text.matches(&*old).take(count).count();
     afford(state, text.len().saturating_add(found.saturating_mul(new.len())))?;
     Ok(text.replacen(&*old, &new, count))

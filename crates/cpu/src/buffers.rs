@@ -46,6 +46,22 @@ impl AlignedMemory {
         unsafe { self.base.as_ptr().add(self.offset) }
     }
 
+    /// Asks the system for large pages, which memory that is streamed through gains from (fewer translations, and
+    /// prefetching past 4 KiB). Only a hint: where it is not taken, nothing changes but the speed.
+    pub(crate) fn prefer_huge_pages(&self) {
+        #[cfg(target_os = "linux")]
+        {
+            const PAGE: usize = 4096;
+            let start = self.base.as_ptr().addr().next_multiple_of(PAGE);
+            let end = (self.base.as_ptr().addr() + self.layout.size()) / PAGE * PAGE;
+            if start < end {
+                let first = self.base.as_ptr().with_addr(start);
+                // SAFETY: whole pages of memory that this value owns; the advice does not change their contents.
+                unsafe { libc::madvise(first.cast(), end - start, libc::MADV_HUGEPAGE) };
+            }
+        }
+    }
+
     /// Bytes `offset .. offset + len`, or the error that names `what`.
     pub(crate) fn range(&self, offset: usize, len: usize, what: &str) -> Result<*mut u8, BackendError> {
         match offset.checked_add(len) {

@@ -31,6 +31,7 @@ mod exec;
 mod fused;
 mod matmul;
 mod norm;
+mod pack;
 mod pool;
 mod quantize;
 mod rope;

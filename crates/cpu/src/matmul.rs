@@ -18,7 +18,7 @@ use std::ops::Range;
 use std::sync::{Mutex, PoisonError};
 
 /// Weight rows that are handed out together; kernels work on as many at a time.
-const ROW_GROUP: usize = 8;
+const ROW_GROUP: usize = 16;
 /// Tokens that are handed out together when rows alone do not make enough work for all threads.
 const TOKEN_GROUP: usize = 64;
 /// Multiplications worth waking another thread for.
@@ -51,6 +51,9 @@ pub(crate) fn product(
         return Ok(());
     }
     let integers = exec.activations == Activations::Quantized && is_dot_format(weight.format);
+    if integers && exec.kernels.packs {
+        weight.pack(exec.pool)?;
+    }
     // SAFETY: nothing writes to the input during the operation.
     let values = unsafe { x.as_slice() };
     let quantised = if integers {
@@ -61,6 +64,7 @@ pub(crate) fn product(
     let tile = quantised.map(|activations| DotTile {
         format: weight.format,
         weights: &weight.bytes,
+        packed: weight.packed(),
         cols: weight.cols,
         activations,
         out,

@@ -1,8 +1,7 @@
 //! Activations as 8-bit integers: quantised once for each matrix product input, and shared by all products with it.
 //!
 //! The format is our own and the same for every weight format: blocks of 32 elements with an f32 scale, and the sums
-//! of the quants by 16, which the products with formats that have minimums or offsets need. Rows are padded with zero
-//! blocks to a multiple of 256 elements, so that kernels may always load eight blocks.
+//! of the quants that products with formats that have minimums or offsets need.
 
 use crate::pool::{Pool, PoolError};
 use crate::simd::Kernels;
@@ -10,29 +9,41 @@ use graph::{NodeId, Operand};
 
 /// Elements of a block.
 pub(crate) const BLOCK: usize = 32;
-/// Blocks of a super-block, the unit that rows are padded to.
-pub(crate) const SUPER: usize = 8;
-
 /// A matrix of quantised activations.
 #[derive(Default)]
 pub(crate) struct QuantMatrix {
     rows: usize,
-    /// Blocks of a row, padding included.
+    /// Blocks of a row.
     blocks: usize,
-    /// `blocks * 32` quants a row.
     q: Vec<i8>,
-    /// `blocks` scales a row.
     d: Vec<f32>,
-    /// Sums of the quants by 16: `blocks * 2` a row.
+    s: Vec<f32>,
     sums: Vec<i16>,
+    half_sums: Vec<i16>,
 }
 
-/// One row of a [`QuantMatrix`].
+/// One row of a [`QuantMatrix`]. Integer sums have the opposite sign, so that products can start from them.
 #[derive(Clone, Copy)]
 pub(crate) struct QuantRow<'a> {
+    /// The quants.
     pub(crate) q: &'a [i8],
+    /// A scale for each block.
     pub(crate) d: &'a [f32],
+    /// The scale times the sum of the quants, for each block.
+    pub(crate) s: &'a [f32],
+    /// Two for each block: less the sum of the quants whose number modulo 4 is 0 or 1, and of those with 2 or 3.
     pub(crate) sums: &'a [i16],
+    /// The same for both halves of each block.
+    pub(crate) half_sums: &'a [i16],
+}
+
+/// A [`QuantRow`] to be written.
+pub(crate) struct QuantRowMut<'a> {
+    pub(crate) q: &'a mut [i8],
+    pub(crate) d: &'a mut [f32],
+    pub(crate) s: &'a mut [f32],
+    pub(crate) sums: &'a mut [i16],
+    pub(crate) half_sums: &'a mut [i16],
 }
 
 impl QuantMatrix {
@@ -42,10 +53,10 @@ impl QuantMatrix {
         self.rows
     }
 
-    /// Elements of a row, padding included.
+    /// Blocks of a row.
     #[cfg(target_arch = "x86_64")]
-    pub(crate) fn padded_cols(&self) -> usize {
-        self.blocks * BLOCK
+    pub(crate) fn blocks(&self) -> usize {
+        self.blocks
     }
 
     /// A row.
@@ -54,7 +65,9 @@ impl QuantMatrix {
         QuantRow {
             q: &self.q[row * blocks * BLOCK..][..blocks * BLOCK],
             d: &self.d[row * blocks..][..blocks],
+            s: &self.s[row * blocks..][..blocks],
             sums: &self.sums[row * blocks * 2..][..blocks * 2],
+            half_sums: &self.half_sums[row * blocks * 4..][..blocks * 4],
         }
     }
 
@@ -67,37 +80,33 @@ impl QuantMatrix {
         cols: usize,
     ) -> Result<(), PoolError> {
         let rows = x.len().checked_div(cols).unwrap_or(0);
-        let blocks = (cols / BLOCK).next_multiple_of(SUPER);
-        if (self.rows, self.blocks) != (rows, blocks) {
-            // Clearing makes the padding zero; it is never written afterwards.
-            self.q.clear();
-            self.d.clear();
-            self.sums.clear();
-            self.q.resize(rows * blocks * BLOCK, 0);
-            self.d.resize(rows * blocks, 0.0);
-            self.sums.resize(rows * blocks * 2, 0);
-            (self.rows, self.blocks) = (rows, blocks);
-        } else {
-            // The same padded shape may have held wider rows.
-            let real = cols / BLOCK;
-            for row in 0..rows {
-                self.d[row * blocks + real..(row + 1) * blocks].fill(0.0);
-                self.q[(row * blocks + real) * BLOCK..(row + 1) * blocks * BLOCK].fill(0);
-                self.sums[(row * blocks + real) * 2..(row + 1) * blocks * 2].fill(0);
-            }
-        }
-        let (q, d, sums) = (
+        let blocks = cols / BLOCK;
+        (self.rows, self.blocks) = (rows, blocks);
+        self.q.resize(rows * blocks * BLOCK, 0);
+        self.d.resize(rows * blocks, 0.0);
+        self.s.resize(rows * blocks, 0.0);
+        self.sums.resize(rows * blocks * 2, 0);
+        self.half_sums.resize(rows * blocks * 4, 0);
+        let (q, d, s, sums, half_sums) = (
             Columns::new(&mut self.q, blocks * BLOCK),
             Columns::new(&mut self.d, blocks),
+            Columns::new(&mut self.s, blocks),
             Columns::new(&mut self.sums, blocks * 2),
+            Columns::new(&mut self.half_sums, blocks * 4),
         );
         let chunk = (16_384 / cols.max(1)).max(1);
         pool.run(rows, chunk, &|_, range| {
             for row in range {
                 // SAFETY: each row is handed to exactly one worker, and the table is for this processor.
                 unsafe {
-                    let (q, d, sums) = (q.row(row), d.row(row), sums.row(row));
-                    (kernels.quantize)(&x[row * cols..][..cols], &mut q[..cols], d, sums);
+                    let to = QuantRowMut {
+                        q: q.row(row),
+                        d: d.row(row),
+                        s: s.row(row),
+                        sums: sums.row(row),
+                        half_sums: half_sums.row(row),
+                    };
+                    (kernels.quantize)(&x[row * cols..][..cols], to);
                 }
             }
         })

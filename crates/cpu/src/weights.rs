@@ -1,12 +1,15 @@
 //! The registered weights: their bytes stay where they are, in the mapped file.
 
 use crate::exec::invariant;
+use crate::pack::{Layout, Packed};
+use crate::pool::Pool;
 use crate::rows::decode_row;
 use crate::simd::Kernels;
 use bytes::Bytes;
 use graph::{BackendError, WeightData};
 use quant::Format;
 use std::collections::HashMap;
+use std::sync::OnceLock;
 
 /// A weight.
 pub(crate) struct Weight {
@@ -18,12 +21,32 @@ pub(crate) struct Weight {
     pub(crate) row_bytes: usize,
     /// The elements of a vector of floats (a norm or a bias), decoded.
     vector: Option<Vec<f32>>,
+    /// The same numbers in the order of the kernels, once [`Weight::pack`] was called.
+    packed: OnceLock<Packed>,
 }
 
 impl Weight {
     /// The bytes of a row.
     pub(crate) fn row(&self, row: usize) -> &[u8] {
         &self.bytes[row * self.row_bytes..][..self.row_bytes]
+    }
+
+    /// The packed form, if there is one.
+    pub(crate) fn packed(&self) -> Option<&Packed> {
+        self.packed.get()
+    }
+
+    /// Makes the packed form, unless there is one or the format has none.
+    ///
+    /// # Errors
+    /// [`BackendError::OutOfMemory`].
+    pub(crate) fn pack(&self, pool: &mut Pool) -> Result<(), BackendError> {
+        if let (None, Some(layout)) = (self.packed.get(), Layout::of(self.format)) {
+            let packed = Packed::new(pool, self.format, layout, [self.rows, self.cols], |r| self.row(r))?;
+            // Nobody else packs: operations run one at a time.
+            let _ = self.packed.set(packed);
+        }
+        Ok(())
     }
 
     /// The elements of a vector.
@@ -77,7 +100,10 @@ impl Weights {
         } else {
             None
         };
-        self.weights.insert(name.to_string(), Weight { format, rows, cols, bytes, row_bytes, vector });
+        self.weights.insert(
+            name.to_string(),
+            Weight { format, rows, cols, bytes, row_bytes, vector, packed: OnceLock::new() },
+        );
         Ok(())
     }
 }

@@ -10,15 +10,19 @@ use crate::blocks::*;
 /// `i`, `run + i`, `2 run + i`, ... of the `8 / BITS * run` elements that the run covers.
 ///
 /// Every format packs its bits in this order; they differ in `BITS` and in the length of the run.
-fn unpack_fields<const BITS: usize, const N: usize>(bytes: &[u8], run: usize) -> [u8; N] {
+///
+/// Lengths are constants so that the loops become a few vector instructions: weights are repacked at every start.
+#[inline]
+fn unpack_fields<const BITS: usize, const RUN: usize, const N: usize>(bytes: &[u8]) -> [u8; N] {
     debug_assert_eq!(bytes.len() * 8, N * BITS);
     let mask = (1u8 << BITS) - 1;
     let mut fields = [0; N];
-    let covered = 8 / BITS * run;
-    for (bytes, fields) in bytes.chunks_exact(run).zip(fields.chunks_exact_mut(covered)) {
-        for (k, fields) in fields.chunks_exact_mut(run).enumerate() {
-            for (field, byte) in fields.iter_mut().zip(bytes) {
-                *field = (byte >> (BITS * k)) & mask;
+    let runs = bytes.as_chunks::<RUN>().0;
+    for (r, run) in runs.iter().enumerate() {
+        for k in 0..8 / BITS {
+            let to = &mut fields[(r * (8 / BITS) + k) * RUN..][..RUN];
+            for i in 0..RUN {
+                to[i] = (run[i] >> (BITS * k)) & mask;
             }
         }
     }
@@ -42,6 +46,7 @@ fn pack_fields<const BITS: usize, const N: usize, const M: usize>(fields: &[u8; 
 }
 
 /// Low and high bits joined (`high` moved up by `shift`), less the offset.
+#[inline]
 fn join<const N: usize>(low: [u8; N], high: [u8; N], shift: u32, offset: i8) -> [i8; N] {
     std::array::from_fn(|i| (low[i] | (high[i] << shift)) as i8 - offset)
 }
@@ -61,8 +66,9 @@ macro_rules! four_bit_block {
     ($block:ident, $offset:literal, $range:literal) => {
         impl $block {
             #[doc = concat!("The quants, in ", $range, ".")]
+            #[inline]
             pub fn quants(&self) -> [i8; 32] {
-                unpack_fields::<4, 32>(&self.qs, 16).map(|q| q as i8 - $offset)
+                unpack_fields::<4, 16, 32>(&self.qs).map(|q| q as i8 - $offset)
             }
 
             #[doc = concat!("Stores quants in ", $range, ".")]
@@ -80,8 +86,9 @@ macro_rules! five_bit_block {
     ($block:ident, $offset:literal, $range:literal) => {
         impl $block {
             #[doc = concat!("The quants, in ", $range, ".")]
+            #[inline]
             pub fn quants(&self) -> [i8; 32] {
-                join(unpack_fields::<4, 32>(&self.qs, 16), unpack_fields::<1, 32>(&self.qh, 1), 4, $offset)
+                join(unpack_fields::<4, 16, 32>(&self.qs), unpack_fields::<1, 1, 32>(&self.qh), 4, $offset)
             }
 
             #[doc = concat!("Stores quants in ", $range, ".")]
@@ -98,8 +105,9 @@ five_bit_block!(BlockQ5_1, 0, "0..=31");
 
 impl BlockQ2_K {
     /// The quants, in 0..=3.
+    #[inline]
     pub fn quants(&self) -> [i8; 256] {
-        unpack_fields::<2, 256>(&self.qs, 32).map(|q| q as i8)
+        unpack_fields::<2, 32, 256>(&self.qs).map(|q| q as i8)
     }
 
     /// Stores quants in 0..=3.
@@ -110,8 +118,9 @@ impl BlockQ2_K {
 
 impl BlockQ3_K {
     /// The quants, in -4..=3.
+    #[inline]
     pub fn quants(&self) -> [i8; 256] {
-        join(unpack_fields::<2, 256>(&self.qs, 32), unpack_fields::<1, 256>(&self.hmask, 32), 2, 4)
+        join(unpack_fields::<2, 32, 256>(&self.qs), unpack_fields::<1, 32, 256>(&self.hmask), 2, 4)
     }
 
     /// Stores quants in -4..=3.
@@ -124,8 +133,9 @@ impl BlockQ3_K {
 
 impl BlockQ4_K {
     /// The quants, in 0..=15.
+    #[inline]
     pub fn quants(&self) -> [i8; 256] {
-        unpack_fields::<4, 256>(&self.qs, 32).map(|q| q as i8)
+        unpack_fields::<4, 32, 256>(&self.qs).map(|q| q as i8)
     }
 
     /// Stores quants in 0..=15.
@@ -136,8 +146,9 @@ impl BlockQ4_K {
 
 impl BlockQ5_K {
     /// The quants, in 0..=31.
+    #[inline]
     pub fn quants(&self) -> [i8; 256] {
-        join(unpack_fields::<4, 256>(&self.qs, 32), unpack_fields::<1, 256>(&self.qh, 32), 4, 0)
+        join(unpack_fields::<4, 32, 256>(&self.qs), unpack_fields::<1, 32, 256>(&self.qh), 4, 0)
     }
 
     /// Stores quants in 0..=31.
@@ -150,8 +161,9 @@ impl BlockQ5_K {
 
 impl BlockQ6_K {
     /// The quants, in -32..=31.
+    #[inline]
     pub fn quants(&self) -> [i8; 256] {
-        join(unpack_fields::<4, 256>(&self.ql, 64), unpack_fields::<2, 256>(&self.qh, 32), 4, 32)
+        join(unpack_fields::<4, 64, 256>(&self.ql), unpack_fields::<2, 32, 256>(&self.qh), 4, 32)
     }
 
     /// Stores quants in -32..=31.
@@ -167,8 +179,9 @@ macro_rules! table_block {
     ($block:ident, $len:literal, $bytes:literal) => {
         impl $block {
             /// The indices into the table, in 0..=15.
+            #[inline]
             pub fn indices(&self) -> [u8; $len] {
-                unpack_fields::<4, $len>(&self.qs, 16)
+                unpack_fields::<4, 16, $len>(&self.qs)
             }
 
             /// Stores indices into the table, in 0..=15.

@@ -2,8 +2,9 @@
 //!
 //! Every format comes down to the same form: with integer quants `q`, scales `s` and minimums `m` (one for each half
 //! of the block) and two float factors, element `i` is `d * s[i / 16] * q[i] - dm * m[i / 16]`.
-//! This is the scalar reference; the SIMD levels load the same numbers, eight blocks at a time.
+//! This is the scalar reference; the SIMD levels read the same numbers in the order of [`crate::pack`].
 
+use crate::pack::Layout;
 use bytemuck::AnyBitPattern;
 use quant::{
     BlockIQ4_NL, BlockIQ4_XS, BlockMXFP4, BlockQ2_K, BlockQ3_K, BlockQ4_0, BlockQ4_1, BlockQ4_K, BlockQ5_0,
@@ -23,11 +24,28 @@ pub(crate) struct Block {
 
 /// Whether products with a format are made from integers.
 pub(crate) fn is_dot_format(format: Format) -> bool {
+    Layout::of(format).is_some()
+}
+
+/// What the minimums of a format belong to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Minimum {
+    /// There are none.
+    None,
+    /// Blocks of 32.
+    Block,
+    /// Half blocks.
+    Half,
+}
+
+/// The minimums of a format.
+pub(crate) const fn minimum(format: Format) -> Minimum {
     use Format::*;
-    matches!(
-        format,
-        Q4_0 | Q4_1 | Q5_0 | Q5_1 | Q8_0 | Q2_K | Q3_K | Q4_K | Q5_K | Q6_K | IQ4_NL | IQ4_XS | MXFP4
-    )
+    match format {
+        Q4_1 | Q5_1 | Q4_K | Q5_K => Minimum::Block,
+        Q2_K => Minimum::Half,
+        _ => Minimum::None,
+    }
 }
 
 /// Calls `f` with each block of 32 weights of a row, and its index. The format is one that [`is_dot_format`] knows.

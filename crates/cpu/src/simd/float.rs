@@ -6,6 +6,7 @@
 
 use super::attention::LANES;
 use super::math::{ROUND, activate, exp, sum_lanes, tanh};
+use crate::quantize::QuantRowMut;
 use graph::ops::Activation;
 use half::{bf16, f16};
 
@@ -243,13 +244,15 @@ pub(super) unsafe fn rope_interleaved(
 }
 
 /// Quantises a row in blocks of 32: `q = round(x / d)` with `d = max |x| / 127`, ties to even, and the sums of the
-/// quants by 16. A block with a NaN or an infinity gets the scale NaN, which every product with it inherits; a block
-/// below 1e-30 is zero.
+/// quants that [`QuantRowMut`] describes. A block with a NaN or an infinity gets the scale NaN, which every product
+/// with it inherits; a block below 1e-30 is zero.
 #[inline(always)]
-pub(super) fn quantize(x: &[f32], q: &mut [i8], d: &mut [f32], sums: &mut [i16]) {
-    let blocks =
-        x.chunks_exact(32).zip(q.chunks_exact_mut(32)).zip(d.iter_mut().zip(sums.chunks_exact_mut(2)));
-    for ((x, q), (d, sums)) in blocks {
+pub(super) fn quantize(x: &[f32], to: QuantRowMut<'_>) {
+    let QuantRowMut { q, d, s, sums, half_sums } = to;
+    let scales = d.iter_mut().zip(s);
+    let integers = sums.chunks_exact_mut(2).zip(half_sums.chunks_exact_mut(4));
+    let blocks = x.chunks_exact(32).zip(q.chunks_exact_mut(32)).zip(scales.zip(integers));
+    for ((x, q), ((d, s), (sums, half_sums))) in blocks {
         // The order of the bits of |x| is the order of the numbers, with infinity and NaN on top.
         let mut top = 0u32;
         for v in x {
@@ -264,16 +267,27 @@ pub(super) fn quantize(x: &[f32], q: &mut [i8], d: &mut [f32], sums: &mut [i16])
         } else {
             top / 127.0
         };
-        for (half, sum) in sums.iter_mut().enumerate() {
-            let mut total = 0i32;
-            for i in 16 * half..16 * half + 16 {
-                let v = if inverse == 0.0 { 0.0 } else { x[i] * inverse };
-                let n = ((v + ROUND).to_bits() as i32).wrapping_sub(ROUND.to_bits() as i32);
-                q[i] = n as i8;
-                total += n;
-            }
-            *sum = total as i16;
+        let mut n = [0i32; 32];
+        for (n, v) in n.iter_mut().zip(x) {
+            let v = if inverse == 0.0 { 0.0 } else { v * inverse };
+            *n = ((v + ROUND).to_bits() as i32).wrapping_sub(ROUND.to_bits() as i32);
         }
+        for (q, n) in q.iter_mut().zip(n) {
+            *q = n as i8;
+        }
+        // Sums of elements of equal number modulo 4, by halves.
+        let mut quarters = [[0i32; 4]; 2];
+        for (half, n) in quarters.iter_mut().zip(n.chunks_exact(16)) {
+            for four in n.chunks_exact(4) {
+                for (sum, n) in half.iter_mut().zip(four) {
+                    *sum += n;
+                }
+            }
+        }
+        let [a, b] = quarters.map(|[a, b, c, d]| [a + b, c + d]);
+        half_sums.copy_from_slice(&[-a[0] as i16, -a[1] as i16, -b[0] as i16, -b[1] as i16]);
+        sums.copy_from_slice(&[-(a[0] + b[0]) as i16, -(a[1] + b[1]) as i16]);
+        *s = *d * (a[0] + b[0] + a[1] + b[1]) as f32;
     }
 }
 

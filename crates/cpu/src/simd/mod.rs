@@ -22,7 +22,8 @@ pub(crate) mod scalar;
 mod avx2;
 
 use crate::exec::Out;
-use crate::quantize::QuantMatrix;
+use crate::pack::Packed;
+use crate::quantize::{QuantMatrix, QuantRowMut};
 use attention::{KvRows, Rows};
 use graph::ops::Activation;
 use quant::Format;
@@ -90,14 +91,24 @@ impl FromStr for SimdLevel {
 pub(crate) struct DotTile<'a> {
     /// A block format that [`blocks::is_dot_format`] knows.
     pub(crate) format: Format,
-    /// All rows of the matrix, without gaps.
+    /// All rows of the matrix as they lie in the file, without gaps.
     pub(crate) weights: &'a [u8],
+    /// The same in the order of the kernels. Without it, kernels that want that order make it, group by group.
+    pub(crate) packed: Option<&'a Packed>,
     /// Elements of a row.
     pub(crate) cols: usize,
     /// Activation rows of the same width.
     pub(crate) activations: &'a QuantMatrix,
     /// A row for each token, a column for each weight row.
     pub(crate) out: Out<'a>,
+}
+
+impl DotTile<'_> {
+    /// The bytes of a row in the file.
+    pub(crate) fn row(&self, row: usize) -> &[u8] {
+        let bytes = self.format.row_bytes(self.cols).unwrap_or(0);
+        &self.weights[row * bytes..][..bytes]
+    }
 }
 
 /// Scratch of one worker for [`Kernels::dot_tile`].
@@ -109,7 +120,7 @@ pub(crate) struct Panel {
 
 type Binary = unsafe fn(dst: *mut f32, a: *const f32, b: *const f32, n: usize);
 type WithFactor = unsafe fn(dst: *mut f32, a: *const f32, factor: f32, n: usize);
-type Quantize = unsafe fn(x: &[f32], q: &mut [i8], d: &mut [f32], sums: &mut [i16]);
+type Quantize = unsafe fn(x: &[f32], to: QuantRowMut<'_>);
 type Rotate = unsafe fn(dst: *mut f32, x: *const f32, cos: *const f32, sin: *const f32, pairs: usize);
 
 /// The kernels of one level. Each is described at its scalar form, in `float`, `attention` or `scalar`.
@@ -118,6 +129,8 @@ type Rotate = unsafe fn(dst: *mut f32, x: *const f32, cos: *const f32, sin: *con
 /// [`Kernels::of`] gives the table out only then.
 pub(crate) struct Kernels {
     pub(crate) level: SimdLevel,
+    /// Whether `dot_tile` reads weights in the order of [`crate::pack`].
+    pub(crate) packs: bool,
     pub(crate) add: Binary,
     pub(crate) mul: Binary,
     pub(crate) scale: WithFactor,
@@ -192,7 +205,7 @@ macro_rules! all_float_kernels {
             axpby(dst: &mut [f32], dst_factor: f32, src: &[f32], src_factor: f32);
             rope_split(dst: *mut f32, x: *const f32, cos: *const f32, sin: *const f32, pairs: usize);
             rope_interleaved(dst: *mut f32, x: *const f32, cos: *const f32, sin: *const f32, pairs: usize);
-            quantize(x: &[f32], q: &mut [i8], d: &mut [f32], sums: &mut [i16]);
+            quantize(x: &[f32], to: crate::quantize::QuantRowMut<'_>);
             bf16_to_f32(dst: &mut [f32], src: &[u8]);
             f32_to_bf16(dst: &mut [u8], src: &[f32]);
         }

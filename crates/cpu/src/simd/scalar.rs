@@ -1,8 +1,7 @@
 //! The reference table: portable code, and the definition of every sum's order.
 
 use super::attention::{scores, weighted_sum};
-use super::blocks::for_each_block;
-use super::math::sum_lanes;
+use super::blocks::{Minimum, for_each_block, minimum};
 use super::{DotTile, Kernels, Panel, SimdLevel};
 use crate::quantize::QuantRow;
 use quant::Format;
@@ -10,6 +9,7 @@ use std::ops::Range;
 
 pub(crate) static KERNELS: Kernels = Kernels {
     level: SimdLevel::Scalar,
+    packs: false,
     add,
     mul,
     scale,
@@ -59,24 +59,33 @@ unsafe fn dot4(w: *const f32, x: [*const f32; 4], n: usize) -> [f32; 4] {
 
 /// The dot product of a row of quantised weights with a row of quantised activations.
 ///
-/// Block `b` goes to partial sum `b % 8`: first the scaled products (an exact integer below 2^24, times the product of
-/// the two scales), then the minimum. The partial sums are added as a tree.
+/// One sum over the blocks in their order: first the scaled products (an exact integer of at most 2^24, times the
+/// product of the two float factors), then the minimum times the sum of the activations.
 pub(crate) fn dot_row(format: Format, weights: &[u8], x: QuantRow<'_>) -> f32 {
-    let mut parts = [0.0f32; 8];
+    let minimum = minimum(format);
+    let mut sum = 0.0f32;
     for_each_block(format, weights, |b, block| {
         let quants = &x.q[32 * b..][..32];
-        let (mut products, mut minimum) = (0i32, 0i32);
+        let mut products = 0i32;
         for half in 0..2 {
             let pairs = block.q[16 * half..][..16].iter().zip(&quants[16 * half..][..16]);
-            let sum: i32 = pairs.map(|(w, x)| i32::from(*w) * i32::from(*x)).sum();
-            products += block.s[half] * sum;
-            minimum += block.m[half] * i32::from(x.sums[2 * b + half]);
+            products += block.s[half] * pairs.map(|(w, x)| i32::from(*w) * i32::from(*x)).sum::<i32>();
         }
-        let part = &mut parts[b % 8];
-        *part = (block.d * x.d[b]).mul_add(products as f32, *part);
-        *part = (-(block.dm * x.d[b])).mul_add(minimum as f32, *part);
+        sum = (block.d * x.d[b]).mul_add(products as f32, sum);
+        match minimum {
+            Minimum::None => {}
+            Minimum::Block => sum = (-(block.dm * block.m[0] as f32)).mul_add(x.s[b], sum),
+            Minimum::Half => {
+                for half in 0..2 {
+                    // Kept with the opposite sign.
+                    let [low, high] = [0, 1].map(|i| -i32::from(x.half_sums[4 * b + 2 * half + i]));
+                    let total = x.d[b] * (low + high) as f32;
+                    sum = (-(block.dm * block.m[half] as f32)).mul_add(total, sum);
+                }
+            }
+        }
     });
-    sum_lanes(parts)
+    sum
 }
 
 /// Products of some rows with some tokens.
@@ -84,9 +93,8 @@ pub(crate) fn dot_row(format: Format, weights: &[u8], x: QuantRow<'_>) -> f32 {
 /// # Safety
 /// `tile.out` is valid for the results of these rows and tokens, and nobody else accesses them meanwhile.
 unsafe fn dot_tile(tile: &DotTile<'_>, rows: Range<usize>, tokens: Range<usize>, _: &mut Panel) {
-    let row_bytes = tile.format.row_bytes(tile.cols).unwrap_or(0);
     for row in rows {
-        let weights = &tile.weights[row * row_bytes..][..row_bytes];
+        let weights = tile.row(row);
         for token in tokens.clone() {
             let y = dot_row(tile.format, weights, tile.activations.row(token));
             // SAFETY: the caller's.

@@ -1,6 +1,7 @@
 //! Every level gives the bits of the scalar reference.
 
 use super::*;
+use crate::pack::Layout;
 use crate::pool::Pool;
 use crate::simd::attention::Elements;
 use half::f16;
@@ -74,6 +75,13 @@ fn quantised(kernels: &Kernels, x: &[f32], cols: usize) -> QuantMatrix {
     matrix
 }
 
+fn packed(format: Format, weights: &[u8], [rows, cols]: [usize; 2]) -> Packed {
+    let row_bytes = format.row_bytes(cols).unwrap();
+    let row = |row: usize| &weights[row * row_bytes..][..row_bytes];
+    let mut pool = Pool::new(Some(2)).unwrap();
+    Packed::new(&mut pool, format, Layout::of(format).unwrap(), [rows, cols], row).unwrap()
+}
+
 fn tile(
     kernels: &Kernels,
     format: Format,
@@ -81,10 +89,11 @@ fn tile(
     cols: usize,
     x: &QuantMatrix,
     rows: usize,
+    packed: Option<&Packed>,
 ) -> Vec<f32> {
     let mut out = vec![f32::NAN; rows * x.rows()];
     let to = Out::new(&mut out, x.rows(), rows);
-    let tile = DotTile { format, weights, cols, activations: x, out: to };
+    let tile = DotTile { format, weights, packed, cols, activations: x, out: to };
     // SAFETY: all results are inside `out`, and the table is for this processor.
     unsafe { (kernels.dot_tile)(&tile, 0..rows, 0..x.rows(), &mut Panel::default()) };
     out
@@ -96,15 +105,18 @@ fn dot_tiles_have_the_bits_of_the_reference() {
         for format in dot_formats() {
             let widths: &[usize] = if format.block_len() == 256 { &[256, 768] } else { &[32, 96, 256, 896] };
             for &cols in widths {
-                for (rows, tokens) in [(1, 1), (3, 2), (8, 4), (19, 7), (16, 1), (9, 33)] {
+                for (rows, tokens) in [(1, 1), (3, 2), (8, 4), (19, 7), (16, 1), (9, 33), (35, 8)] {
                     let weights = random_weights(format, rows, cols, (rows * tokens + cols) as u64);
                     let x = Random(3).floats(tokens * cols);
                     let x = quantised(&scalar::KERNELS, &x, cols);
-                    let expected = tile(&scalar::KERNELS, format, &weights, cols, &x, rows);
-                    let found = tile(kernels, format, &weights, cols, &x, rows);
+                    let expected = tile(&scalar::KERNELS, format, &weights, cols, &x, rows, None);
+                    let packed = packed(format, &weights, [rows, cols]);
                     let what = format!("{} {format} {rows} x {cols}, {tokens} tokens", kernels.level);
                     assert!(expected.iter().all(|y| y.is_finite()), "{what}");
-                    assert_eq!(bits(&found), bits(&expected), "{what}");
+                    for packed in [None, Some(&packed)] {
+                        let found = tile(kernels, format, &weights, cols, &x, rows, packed);
+                        assert_eq!(bits(&found), bits(&expected), "{what}, packed: {}", packed.is_some());
+                    }
                 }
             }
         }
@@ -126,8 +138,8 @@ fn extreme_blocks_do_not_overflow() {
                 }
                 for sign in [1.0, -1.0] {
                     let x = quantised(&scalar::KERNELS, &vec![sign; 4 * cols], cols);
-                    let expected = tile(&scalar::KERNELS, format, &weights, cols, &x, 8);
-                    let found = tile(kernels, format, &weights, cols, &x, 8);
+                    let expected = tile(&scalar::KERNELS, format, &weights, cols, &x, 8, None);
+                    let found = tile(kernels, format, &weights, cols, &x, 8, None);
                     assert_eq!(bits(&found), bits(&expected), "{} {format} {fill:#x}", kernels.level);
                 }
             }
@@ -149,7 +161,8 @@ fn quantised_activations_have_the_bits_of_the_reference() {
         let found = quantised(kernels, &x, 2048);
         for row in 0..2 {
             let (a, b) = (found.row(row), reference.row(row));
-            assert_eq!((a.q, bits(a.d), a.sums), (b.q, bits(b.d), b.sums));
+            assert_eq!((a.q, bits(a.d), bits(a.s)), (b.q, bits(b.d), bits(b.s)));
+            assert_eq!((a.sums, a.half_sums), (b.sums, b.half_sums));
         }
     }
     let row = reference.row(0);
@@ -160,21 +173,13 @@ fn quantised_activations_have_the_bits_of_the_reference() {
             let back = f32::from(row.q[32 * b + i]) * row.d[b];
             assert!((back - v).abs() <= row.d[b] * 0.5001, "{b} {i}");
         }
-        let sum: i16 = row.q[32 * b..32 * b + 16].iter().map(|q| i16::from(*q)).sum();
-        assert_eq!(sum, row.sums[2 * b]);
-    }
-}
-
-#[test]
-fn padding_is_cleared_when_rows_get_narrower() {
-    let mut pool = Pool::new(Some(1)).unwrap();
-    let mut matrix = QuantMatrix::default();
-    matrix.fill(&scalar::KERNELS, &mut pool, &[1.0; 512], 256).unwrap();
-    matrix.fill(&scalar::KERNELS, &mut pool, &[1.0; 64], 32).unwrap();
-    for row in 0..2 {
-        let row = matrix.row(row);
-        assert!(row.q[32..].iter().all(|q| *q == 0) && row.d[1..].iter().all(|d| *d == 0.0));
-        assert!(row.sums[2..].iter().all(|s| *s == 0));
+        let sum = |from: std::ops::Range<usize>, two: usize| -> i16 {
+            from.filter(|i| i % 4 / 2 == two).map(|i| -i16::from(row.q[32 * b + i])).sum()
+        };
+        assert_eq!(row.sums[2 * b..][..2], [sum(0..32, 0), sum(0..32, 1)]);
+        let halves = [sum(0..16, 0), sum(0..16, 1), sum(16..32, 0), sum(16..32, 1)];
+        assert_eq!(row.half_sums[4 * b..][..4], halves);
+        assert_eq!(row.s[b], -row.d[b] * f32::from(halves.iter().sum::<i16>()));
     }
 }
 

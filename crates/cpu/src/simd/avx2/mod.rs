@@ -6,8 +6,8 @@
 mod attention;
 mod dot;
 mod float;
-mod load;
 mod math;
+mod unpack;
 
 pub(crate) use dot::PanelMemory;
 
@@ -16,6 +16,7 @@ use super::{Kernels, SimdLevel};
 /// The table. To be used only where [`SimdLevel::Avx2`] is available.
 pub(crate) static KERNELS: Kernels = Kernels {
     level: SimdLevel::Avx2,
+    packs: true,
     add: float::add,
     mul: float::mul,
     scale: float::scale,

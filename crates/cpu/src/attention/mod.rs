@@ -30,7 +30,7 @@ use std::sync::{Mutex, PoisonError};
 /// Positions of a segment.
 pub(crate) const SEGMENT: usize = 256;
 /// Rows (query heads times tokens) that share the decoding of keys and values in prefill.
-const ROWS: usize = 32;
+const ROWS: usize = 64;
 /// Floats of the results of segments that wait to be merged: 4 MiB.
 const PARTIALS: usize = 1 << 20;
 

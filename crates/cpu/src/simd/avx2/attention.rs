@@ -1,5 +1,6 @@
 //! The inner loops of attention. Blocks of query heads and of keys (or of columns of the values) stay in registers: an
-//! element is converted once for up to four heads, and eight to twelve chains of multiply-adds hide their latency.
+//! element is converted once for up to four heads, and six to nine chains of multiply-adds hide most of their latency.
+//! More do not help: with 12 sums, 3 queries and a key the compiler already spills registers in the innermost loop.
 //!
 //! Loops over vectors are written with indices; see `dot.rs`.
 
@@ -9,9 +10,15 @@ use super::math::exp;
 use crate::simd::attention::{Elements, KvRows, LANES, Rows};
 use crate::simd::math::sum_lanes;
 use std::arch::x86_64::*;
+use std::mem::MaybeUninit;
+use std::ops::Range;
 
 /// Bytes of the keys (or values) that all blocks of heads pass over before the next: a quarter of a first-level cache.
 const CHUNK: usize = 8192;
+
+/// Blocks of scores whose lanes are added up together. Alone, a block's chains and the tree over their lanes wait for each
+/// other longer than the processor looks ahead.
+const BLOCKS: usize = 4;
 
 /// The type of the elements, as a type.
 trait Type {
@@ -116,10 +123,10 @@ fn scores_of<T: Type>(scores: Rows<'_>, queries: &[f32], keys: &KvRows<'_>) {
             // SAFETY: `heads` queries and rows of scores from `row` on.
             unsafe {
                 match heads {
-                    1 => key_blocks::<T, 1, 8>(to, scores.stride, query, keys, keys_here.clone()),
-                    2 => key_blocks::<T, 2, 4>(to, scores.stride, query, keys, keys_here.clone()),
-                    3 => key_blocks::<T, 3, 4>(to, scores.stride, query, keys, keys_here.clone()),
-                    _ => key_blocks::<T, 4, 2>(to, scores.stride, query, keys, keys_here.clone()),
+                    1 => key_blocks::<T, 1, 4>(to, scores.stride, query, keys, &keys_here),
+                    2 => key_blocks::<T, 2, 4>(to, scores.stride, query, keys, &keys_here),
+                    3 => key_blocks::<T, 3, 2>(to, scores.stride, query, keys, &keys_here),
+                    _ => key_blocks::<T, 4, 2>(to, scores.stride, query, keys, &keys_here),
                 }
             }
             row += heads;
@@ -147,36 +154,50 @@ unsafe fn key_blocks<T: Type, const R: usize, const K: usize>(
     stride: usize,
     query: *const f32,
     keys: &KvRows<'_>,
-    range: std::ops::Range<usize>,
+    range: &Range<usize>,
 ) {
     let (dim, distance) = (keys.dim(), keys.distance());
-    let mut first = range.start;
-    while first < range.end {
-        if range.end - first < K && range.end >= K {
-            // The last keys again: their scores get the same bits.
+    // SAFETY: the caller's; each block of keys is within them. All lanes are written before they are added up.
+    unsafe {
+        let mut key = keys.as_ptr().add(range.start * distance);
+        let mut first = range.start;
+        while first + BLOCKS * K <= range.end {
+            let mut lanes = [MaybeUninit::<[[__m256; K]; R]>::uninit(); BLOCKS];
+            for block in 0..BLOCKS {
+                lanes[block].write(products::<T, R, K>(query, dim, key, distance));
+                key = key.wrapping_add(K * distance);
+            }
+            for block in 0..BLOCKS {
+                store_sums(to.add(first), stride, lanes[block].assume_init());
+                first += K;
+            }
+        }
+        while first + K <= range.end {
+            let lanes = products::<T, R, K>(query, dim, key, distance);
+            store_sums(to.add(first), stride, lanes);
+            key = key.wrapping_add(K * distance);
+            first += K;
+        }
+        if first == range.end {
+            return;
+        }
+        if range.end >= K {
+            // The last keys again, some of them: their scores get the same bits.
             first = range.end - K;
-        }
-        let left = (range.end - first).min(K);
-        let mut key = [keys.as_ptr(); K];
-        for k in 0..K {
-            // SAFETY: a row of the keys; the last one stands in for those that are not there.
-            key[k] = unsafe { key[k].add((first + k.min(left - 1)) * distance) };
-        }
-        // SAFETY: the caller's.
-        unsafe {
-            let lanes = products::<T, R, K>(query, dim, key);
-            let to = to.add(first);
-            if left == K {
-                store_sums(to, stride, lanes);
-            } else {
+            let key = keys.as_ptr().add(first * distance);
+            let lanes = products::<T, R, K>(query, dim, key, distance);
+            store_sums(to.add(first), stride, lanes);
+        } else {
+            for k in first..range.end {
+                // One key over and over.
+                let key = keys.as_ptr().add(k * distance);
                 let mut sums = [[0.0f32; K]; R];
-                store_sums(sums.as_mut_ptr().cast(), K, lanes);
+                store_sums(sums.as_mut_ptr().cast(), K, products::<T, R, K>(query, dim, key, 0));
                 for r in 0..R {
-                    std::ptr::copy_nonoverlapping(sums[r].as_ptr(), to.add(r * stride), left);
+                    *to.add(r * stride + k) = sums[r][0];
                 }
             }
         }
-        first += left;
     }
 }
 
@@ -189,35 +210,68 @@ unsafe fn key_blocks<T: Type, const R: usize, const K: usize>(
 unsafe fn products<T: Type, const R: usize, const K: usize>(
     query: *const f32,
     dim: usize,
-    key: [*const u8; K],
+    key: *const u8,
+    distance: usize,
 ) -> [[__m256; K]; R] {
     let mut lanes = [[_mm256_setzero_ps(); K]; R];
-    let mut block = 0;
-    while block < dim {
-        // SAFETY: the caller's; `dim` is a multiple of the block.
-        unsafe {
-            let mut scales = [_mm256_setzero_ps(); K];
-            for k in 0..K {
-                scales[k] = scale::<T>(key[k], block);
-            }
-            let mut i = block;
-            while i < block + T::BLOCK {
-                let mut q = [_mm256_setzero_ps(); R];
-                for r in 0..R {
-                    q[r] = _mm256_loadu_ps(query.add(r * dim + i));
-                }
+    let mut scales = [_mm256_setzero_ps(); K];
+    let mut i = 0;
+    // SAFETY: the caller's; `dim` is a multiple of the block, and of 8.
+    unsafe {
+        if T::BLOCK == 32 {
+            while i < dim {
                 for k in 0..K {
-                    let key = load::<T>(key[k], i, scales[k]);
-                    for r in 0..R {
-                        lanes[r][k] = _mm256_fmadd_ps(q[r], key, lanes[r][k]);
-                    }
+                    scales[k] = scale::<T>(key.add(k * distance), i);
                 }
-                i += LANES;
+                for part in 0..4 {
+                    let at = i + part * LANES;
+                    multiply::<T, R, K>(&mut lanes, query, dim, key, distance, at, &scales);
+                }
+                i += 32;
+            }
+        } else {
+            while i + 2 * LANES <= dim {
+                multiply::<T, R, K>(&mut lanes, query, dim, key, distance, i, &scales);
+                multiply::<T, R, K>(&mut lanes, query, dim, key, distance, i + LANES, &scales);
+                i += 2 * LANES;
+            }
+            if i < dim {
+                multiply::<T, R, K>(&mut lanes, query, dim, key, distance, i, &scales);
             }
         }
-        block += T::BLOCK;
     }
     lanes
+}
+
+/// Adds the products of elements `i .. i + 8`.
+///
+/// # Safety
+/// See [`products`].
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+#[allow(clippy::too_many_arguments, reason = "all of them stay in registers")]
+unsafe fn multiply<T: Type, const R: usize, const K: usize>(
+    lanes: &mut [[__m256; K]; R],
+    query: *const f32,
+    dim: usize,
+    key: *const u8,
+    distance: usize,
+    i: usize,
+    scales: &[__m256; K],
+) {
+    // SAFETY: the caller's.
+    unsafe {
+        let mut q = [_mm256_setzero_ps(); R];
+        for r in 0..R {
+            q[r] = _mm256_loadu_ps(query.add(r * dim + i));
+        }
+        for k in 0..K {
+            let key = load::<T>(key.add(k * distance), i, scales[k]);
+            for r in 0..R {
+                lanes[r][k] = _mm256_fmadd_ps(q[r], key, lanes[r][k]);
+            }
+        }
+    }
 }
 
 /// Stores the sums of the lanes, each as [`crate::simd::attention::sum_halves`], in rows of `K`.
@@ -229,36 +283,19 @@ unsafe fn products<T: Type, const R: usize, const K: usize>(
 unsafe fn store_sums<const R: usize, const K: usize>(to: *mut f32, stride: usize, lanes: [[__m256; K]; R]) {
     // SAFETY: the caller's. Rows and keys are those of `scores_of`.
     unsafe {
-        match K {
-            8 => {
-                for r in 0..R {
-                    let v = &lanes[r];
-                    let sums = sum_of_each([
-                        v[0],
-                        v[1 % K],
-                        v[2 % K],
-                        v[3 % K],
-                        v[4 % K],
-                        v[5 % K],
-                        v[6 % K],
-                        v[7 % K],
-                    ]);
-                    _mm256_storeu_ps(to.add(r * stride), sums);
-                }
+        if K == 4 {
+            for r in 0..R {
+                let v = &lanes[r];
+                let sums = sum_of_four([v[0], v[1 % K], v[2 % K], v[3 % K]]);
+                _mm_storeu_ps(to.add(r * stride), sums);
             }
-            4 => {
-                for r in 0..R {
-                    let v = &lanes[r];
-                    let sums = sum_of_four([v[0], v[1 % K], v[2 % K], v[3 % K]]);
-                    _mm_storeu_ps(to.add(r * stride), sums);
-                }
-            }
-            _ => {
-                for r in 0..R / 2 {
-                    let (v, w) = (&lanes[2 * r], &lanes[2 * r + 1]);
-                    let sums = sum_of_four([v[0], v[1 % K], w[0], w[1 % K]]);
-                    _mm_storel_pd(to.add(2 * r * stride).cast(), _mm_castps_pd(sums));
-                    _mm_storeh_pd(to.add((2 * r + 1) * stride).cast(), _mm_castps_pd(sums));
+        } else {
+            for r in (0..R).step_by(2) {
+                let (v, w) = (&lanes[r], &lanes[(r + 1).min(R - 1)]);
+                let sums = _mm_castps_pd(sum_of_four([v[0], v[1 % K], w[0], w[1 % K]]));
+                _mm_storel_pd(to.add(r * stride).cast(), sums);
+                if r + 1 < R {
+                    _mm_storeh_pd(to.add((r + 1) * stride).cast(), sums);
                 }
             }
         }
@@ -278,14 +315,6 @@ fn fold(a: __m256, b: __m256) -> __m256 {
 #[target_feature(enable = "avx2,fma,f16c")]
 fn fold_pairs(a: __m256, b: __m256) -> __m256 {
     _mm256_add_ps(_mm256_shuffle_ps::<0x44>(a, b), _mm256_shuffle_ps::<0xee>(a, b))
-}
-
-#[inline]
-#[target_feature(enable = "avx2,fma,f16c")]
-fn sum_of_each(v: [__m256; 8]) -> __m256 {
-    let a = fold_pairs(fold(v[0], v[4]), fold(v[1], v[5]));
-    let b = fold_pairs(fold(v[2], v[6]), fold(v[3], v[7]));
-    _mm256_add_ps(_mm256_shuffle_ps::<0x88>(a, b), _mm256_shuffle_ps::<0xdd>(a, b))
 }
 
 #[inline]
@@ -347,7 +376,7 @@ fn weighted_sum_of<T: Type>(
                 match heads {
                     1 => block.columns::<T, 1, 8>(values, &range),
                     2 => block.columns::<T, 2, 4>(values, &range),
-                    3 => block.columns::<T, 3, 4>(values, &range),
+                    3 => block.columns::<T, 3, 3>(values, &range),
                     _ => block.columns::<T, 4, 2>(values, &range),
                 }
             }
@@ -374,7 +403,7 @@ impl Weighted {
     unsafe fn columns<T: Type, const R: usize, const V: usize>(
         &self,
         values: &KvRows<'_>,
-        range: &std::ops::Range<usize>,
+        range: &Range<usize>,
     ) {
         let mut col = 0;
         // SAFETY: the caller's; the columns are within the row.
@@ -383,9 +412,12 @@ impl Weighted {
                 self.add::<T, R, V>(values, range, col);
                 col += V * LANES;
             }
-            while col < values.dim() {
+            while col + 2 * LANES <= values.dim() {
+                self.add::<T, R, 2>(values, range, col);
+                col += 2 * LANES;
+            }
+            if col < values.dim() {
                 self.add::<T, R, 1>(values, range, col);
-                col += LANES;
             }
         }
     }
@@ -397,7 +429,7 @@ impl Weighted {
     unsafe fn add<T: Type, const R: usize, const V: usize>(
         &self,
         values: &KvRows<'_>,
-        range: &std::ops::Range<usize>,
+        range: &Range<usize>,
         col: usize,
     ) {
         let mut sums = [[_mm256_setzero_ps(); V]; R];
@@ -410,15 +442,15 @@ impl Weighted {
             }
             for j in range.start..range.end {
                 let row = values.as_ptr().add(j * values.distance());
-                let mut value = [_mm256_setzero_ps(); V];
+                let mut weights = [_mm256_setzero_ps(); R];
+                for r in 0..R {
+                    weights[r] = _mm256_broadcast_ss(&*self.weights.add(r * self.weight_stride + j));
+                }
                 for v in 0..V {
                     let i = col + v * LANES;
-                    value[v] = load::<T>(row, i, scale::<T>(row, i));
-                }
-                for r in 0..R {
-                    let weight = _mm256_broadcast_ss(&*self.weights.add(r * self.weight_stride + j));
-                    for v in 0..V {
-                        sums[r][v] = _mm256_fmadd_ps(weight, value[v], sums[r][v]);
+                    let value = load::<T>(row, i, scale::<T>(row, i));
+                    for r in 0..R {
+                        sums[r][v] = _mm256_fmadd_ps(weights[r], value, sums[r][v]);
                     }
                 }
             }

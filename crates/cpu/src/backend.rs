@@ -34,7 +34,7 @@ pub struct CpuOptions {
     pub threads: Option<usize>,
     /// Form of the activations; by default `SMELT_CPU_ACTIVATIONS` (`quantized` or `f32`), else quantised.
     pub activations: Option<Activations>,
-    /// Instructions to use; by default `SMELT_CPU` (`scalar` or `avx2`), else the best that there are.
+    /// Instructions to use; by default `SMELT_CPU` (a [`SimdLevel::name`]), else the best that there are.
     pub level: Option<SimdLevel>,
 }
 
@@ -154,7 +154,7 @@ fn level_from(value: Option<String>) -> Result<Option<SimdLevel>, CpuError> {
     let parse = |found: String| {
         let unknown = |()| CpuError::Environment {
             variable: "SMELT_CPU",
-            expected: "scalar or avx2",
+            expected: SimdLevel::NAMES,
             found: found.clone(),
         };
         found.parse().map_err(unknown)
@@ -319,8 +319,9 @@ mod tests {
     #[test]
     fn environment_values_are_checked() {
         assert_eq!(level_from(None), Ok(None));
-        assert_eq!(level_from(Some("scalar".into())), Ok(Some(SimdLevel::Scalar)));
-        assert_eq!(level_from(Some("avx2".into())), Ok(Some(SimdLevel::Avx2)));
+        for level in SimdLevel::ALL {
+            assert_eq!(level_from(Some(level.name().into())), Ok(Some(level)));
+        }
         assert!(
             matches!(level_from(Some("mmx".into())), Err(CpuError::Environment { found, .. }) if found == "mmx")
         );

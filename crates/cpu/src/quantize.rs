@@ -48,13 +48,13 @@ pub(crate) struct QuantRowMut<'a> {
 
 impl QuantMatrix {
     /// Activation rows.
-    #[cfg(any(test, target_arch = "x86_64"))]
+    #[cfg(any(test, target_arch = "x86_64", target_arch = "aarch64"))]
     pub(crate) fn rows(&self) -> usize {
         self.rows
     }
 
     /// Blocks of a row.
-    #[cfg(target_arch = "x86_64")]
+    #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
     pub(crate) fn blocks(&self) -> usize {
         self.blocks
     }

@@ -11,6 +11,7 @@
 //! | `blocks` | what a block of each weight format is, for the scalar reference |
 //! | `scalar` | the reference table |
 //! | `avx2/` | x86-64 with AVX2, FMA and F16C |
+//! | `neon/` | aarch64: NEON, and with FEAT_DotProd and FEAT_I8MM |
 
 pub(crate) mod attention;
 pub(crate) mod blocks;
@@ -20,6 +21,8 @@ pub(crate) mod scalar;
 
 #[cfg(target_arch = "x86_64")]
 mod avx2;
+#[cfg(target_arch = "aarch64")]
+mod neon;
 
 use crate::exec::Out;
 use crate::pack::Packed;
@@ -27,6 +30,8 @@ use crate::quantize::{QuantMatrix, QuantRowMut};
 use attention::{KvRows, Rows};
 use graph::ops::Activation;
 use quant::Format;
+#[cfg(target_arch = "aarch64")]
+use std::arch::is_aarch64_feature_detected;
 use std::fmt;
 use std::ops::Range;
 use std::str::FromStr;
@@ -38,17 +43,30 @@ pub enum SimdLevel {
     Scalar,
     /// x86-64 with AVX2, FMA and F16C.
     Avx2,
+    /// Any aarch64.
+    Neon,
+    /// aarch64 with FEAT_DotProd: `sdot`.
+    NeonDotprod,
+    /// aarch64 with FEAT_DotProd and FEAT_I8MM: `smmla`.
+    NeonI8mm,
 }
 
 impl SimdLevel {
     /// Every level, the best first.
-    pub const ALL: [SimdLevel; 2] = [SimdLevel::Avx2, SimdLevel::Scalar];
+    pub const ALL: [SimdLevel; 5] =
+        [SimdLevel::Avx2, SimdLevel::NeonI8mm, SimdLevel::NeonDotprod, SimdLevel::Neon, SimdLevel::Scalar];
+
+    /// What `SMELT_CPU` may be: the names of all levels.
+    pub(crate) const NAMES: &str = "scalar, avx2, neon, neon-dotprod or neon-i8mm";
 
     /// The level's name, as in `SMELT_CPU=avx2`.
     pub const fn name(self) -> &'static str {
         match self {
             SimdLevel::Scalar => "scalar",
             SimdLevel::Avx2 => "avx2",
+            SimdLevel::Neon => "neon",
+            SimdLevel::NeonDotprod => "neon-dotprod",
+            SimdLevel::NeonI8mm => "neon-i8mm",
         }
     }
 
@@ -64,6 +82,18 @@ impl SimdLevel {
             }
             #[cfg(not(target_arch = "x86_64"))]
             SimdLevel::Avx2 => false,
+            #[cfg(target_arch = "aarch64")]
+            SimdLevel::Neon => is_aarch64_feature_detected!("neon"),
+            #[cfg(target_arch = "aarch64")]
+            SimdLevel::NeonDotprod => {
+                SimdLevel::Neon.is_available() && is_aarch64_feature_detected!("dotprod")
+            }
+            #[cfg(target_arch = "aarch64")]
+            SimdLevel::NeonI8mm => {
+                SimdLevel::NeonDotprod.is_available() && is_aarch64_feature_detected!("i8mm")
+            }
+            #[cfg(not(target_arch = "aarch64"))]
+            SimdLevel::Neon | SimdLevel::NeonDotprod | SimdLevel::NeonI8mm => false,
         }
     }
 
@@ -116,6 +146,8 @@ impl DotTile<'_> {
 pub(crate) struct Panel {
     #[cfg(target_arch = "x86_64")]
     avx2: avx2::PanelMemory,
+    #[cfg(target_arch = "aarch64")]
+    neon: neon::PanelMemory,
 }
 
 type Binary = unsafe fn(dst: *mut f32, a: *const f32, b: *const f32, n: usize);
@@ -169,6 +201,14 @@ impl Kernels {
             SimdLevel::Avx2 => Some(&avx2::KERNELS),
             #[cfg(not(target_arch = "x86_64"))]
             SimdLevel::Avx2 => None,
+            #[cfg(target_arch = "aarch64")]
+            SimdLevel::Neon => Some(&neon::NEON),
+            #[cfg(target_arch = "aarch64")]
+            SimdLevel::NeonDotprod => Some(&neon::DOTPROD),
+            #[cfg(target_arch = "aarch64")]
+            SimdLevel::NeonI8mm => Some(&neon::I8MM),
+            #[cfg(not(target_arch = "aarch64"))]
+            SimdLevel::Neon | SimdLevel::NeonDotprod | SimdLevel::NeonI8mm => None,
         }
     }
 }

@@ -100,6 +100,15 @@ fn tile(
 }
 
 #[test]
+fn the_names_of_all_levels_are_listed() {
+    let mut listed: Vec<&str> = SimdLevel::NAMES.split([',', ' ']).filter(|w| !["", "or"].contains(w)).collect();
+    let mut names: Vec<&str> = SimdLevel::ALL.into_iter().map(SimdLevel::name).collect();
+    listed.sort_unstable();
+    names.sort_unstable();
+    assert_eq!(listed, names);
+}
+
+#[test]
 fn dot_tiles_have_the_bits_of_the_reference() {
     for kernels in levels() {
         for format in dot_formats() {

@@ -30,7 +30,7 @@ pub enum Activations {
 /// How to start the backend. What is not given is taken from the environment, or else chosen by the machine.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CpuOptions {
-    /// Threads; by default one for each physical core that the process may use.
+    /// Threads; by default [`crate::default_threads`].
     pub threads: Option<usize>,
     /// Form of the activations; by default `SMELT_CPU_ACTIVATIONS` (`quantized` or `f32`), else quantised.
     pub activations: Option<Activations>,

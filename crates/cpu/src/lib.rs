@@ -25,6 +25,7 @@ mod attention;
 mod backend;
 mod buffers;
 mod cache;
+mod cores;
 mod elementwise;
 mod error;
 mod exec;
@@ -41,6 +42,7 @@ mod simd;
 mod weights;
 
 pub use backend::{Activations, CpuBackend, CpuOptions};
+pub use cores::default_threads;
 pub use error::CpuError;
-pub use pool::{Pool, PoolError, default_threads};
+pub use pool::{Pool, PoolError};
 pub use simd::SimdLevel;

@@ -7,10 +7,10 @@
 //! A worker that the system does not schedule delays nobody: it joins a job through a gate that the caller closes
 //! once all indices are taken, so only those who joined are waited for.
 
+use crate::cores::default_threads;
 use std::any::Any;
 use std::cell::UnsafeCell;
 use std::fmt;
-use std::num::NonZeroUsize;
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -105,7 +105,7 @@ impl fmt::Debug for Pool {
 }
 
 impl Pool {
-    /// Starts a pool; by default a thread for each physical core that the process may use.
+    /// Starts a pool; by default [`default_threads`] of them.
     pub fn new(threads: Option<usize>) -> Result<Pool, PoolError> {
         let threads = threads.unwrap_or_else(default_threads);
         if threads == 0 || threads > MAX_THREADS {
@@ -286,48 +286,6 @@ fn message_of(payload: Box<dyn Any + Send>) -> String {
     }
 }
 
-/// A thread for each physical core that the process may run on, at most its share of CPU time (cgroup quota).
-pub fn default_threads() -> usize {
-    // Takes the affinity mask and the cgroup quota into account.
-    let available = thread::available_parallelism().map_or(1, NonZeroUsize::get);
-    physical_cores().map_or(available, |cores| cores.clamp(1, available))
-}
-
-/// Physical cores among the CPUs that the process may run on; `None` where the system does not say.
-#[cfg(target_os = "linux")]
-fn physical_cores() -> Option<usize> {
-    let status = std::fs::read_to_string("/proc/self/status").ok()?;
-    let allowed = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"))?;
-    let mut cores = std::collections::BTreeSet::new();
-    for cpu in parse_cpu_list(allowed)? {
-        let path = format!("/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list");
-        let siblings = std::fs::read_to_string(path).ok()?;
-        // A core is known by the first of its hardware threads.
-        cores.insert(*parse_cpu_list(&siblings)?.first()?);
-    }
-    Some(cores.len())
-}
-
-#[cfg(not(target_os = "linux"))]
-fn physical_cores() -> Option<usize> {
-    None
-}
-
-/// Parses a list like `0-3,8,10-11`.
-#[cfg(any(target_os = "linux", test))]
-fn parse_cpu_list(text: &str) -> Option<Vec<usize>> {
-    let mut cpus = Vec::new();
-    for part in text.trim().split(',') {
-        let (first, last) = part.split_once('-').unwrap_or((part, part));
-        let (first, last): (usize, usize) = (first.trim().parse().ok()?, last.trim().parse().ok()?);
-        if last < first || last - first > 1 << 16 {
-            return None;
-        }
-        cpus.extend(first..=last);
-    }
-    Some(cpus)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -395,7 +353,6 @@ mod tests {
             assert_eq!(error, PoolError::ThreadCount { found });
             assert_eq!(error.to_string(), format!("threads: expected 1 to 1024, found {found}"));
         }
-        assert!(default_threads() >= 1);
     }
 
     #[test]
@@ -403,13 +360,5 @@ mod tests {
         let spawn = PoolError::Spawn { index: 3, message: "no more".into() };
         assert_eq!(spawn.to_string(), "thread 3 did not start: no more");
         assert_eq!(PoolError::Panicked("boom".into()).to_string(), "a worker thread panicked: boom");
-    }
-
-    #[test]
-    fn cpu_lists_are_parsed() {
-        assert_eq!(parse_cpu_list("0-3,8,10-11\n"), Some(vec![0, 1, 2, 3, 8, 10, 11]));
-        assert_eq!(parse_cpu_list(" 5"), Some(vec![5]));
-        assert_eq!(parse_cpu_list("3-1"), None);
-        assert_eq!(parse_cpu_list(""), None);
     }
 }

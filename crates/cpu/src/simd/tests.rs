@@ -101,7 +101,8 @@ fn tile(
 
 #[test]
 fn the_names_of_all_levels_are_listed() {
-    let mut listed: Vec<&str> = SimdLevel::NAMES.split([',', ' ']).filter(|w| !["", "or"].contains(w)).collect();
+    let mut listed: Vec<&str> =
+        SimdLevel::NAMES.split([',', ' ']).filter(|w| !["", "or"].contains(w)).collect();
     let mut names: Vec<&str> = SimdLevel::ALL.into_iter().map(SimdLevel::name).collect();
     listed.sort_unstable();
     names.sort_unstable();

@@ -63,7 +63,12 @@ impl AlignedMemory {
     }
 
     /// Bytes `offset .. offset + len`, or the error that names `what`.
-    pub(crate) fn range(&self, offset: usize, len: usize, what: &str) -> Result<*mut u8, BackendError> {
+    pub(crate) fn range(
+        &self,
+        offset: usize,
+        len: usize,
+        what: impl std::fmt::Display,
+    ) -> Result<*mut u8, BackendError> {
         match offset.checked_add(len) {
             // SAFETY: `offset` is within the memory.
             Some(end) if end <= self.len => Ok(unsafe { self.as_ptr().add(offset) }),

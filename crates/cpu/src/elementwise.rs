@@ -2,7 +2,6 @@
 
 use crate::exec::{Exec, In, Out, equal, invariant};
 use crate::pool::Pool;
-use crate::simd::Kernels;
 use graph::BackendError;
 use graph::ops::Activation;
 
@@ -17,8 +16,8 @@ fn each_range(
     f: impl Fn(usize, usize) + Sync,
 ) -> Result<(), BackendError> {
     for (i, input) in inputs.iter().enumerate() {
-        equal(&format!("rows of input {i}"), input.rows, out.rows)?;
-        equal(&format!("columns of input {i}"), input.cols, out.cols)?;
+        equal(format_args!("rows of input {i}"), input.rows, out.rows)?;
+        equal(format_args!("columns of input {i}"), input.cols, out.cols)?;
     }
     pool.run(out.rows * out.cols, CHUNK, &|_, range| f(range.start, range.len()))?;
     Ok(())
@@ -81,20 +80,8 @@ pub(crate) fn activation(exec: &mut Exec<'_>, kind: Activation) -> Result<(), Ba
 /// `activation(a) * b`.
 pub(crate) fn gated(exec: &mut Exec<'_>, kind: Activation) -> Result<(), BackendError> {
     let (out, a, b) = (exec.output()?, exec.input(0)?, exec.input(1)?);
-    gate(exec.kernels, exec.pool, kind, a, b, out)
-}
-
-/// `activation(a) * b`, between any matrices.
-pub(crate) fn gate(
-    kernels: &Kernels,
-    pool: &mut Pool,
-    kind: Activation,
-    a: In<'_>,
-    b: In<'_>,
-    out: Out<'_>,
-) -> Result<(), BackendError> {
-    let kernel = kernels.gated;
-    each_range(pool, out, &[a, b], |first, n| {
+    let kernel = exec.kernels.gated;
+    each_range(exec.pool, out, &[a, b], |first, n| {
         let at = |p: *const f32| p.wrapping_add(first);
         // SAFETY: all three have the elements; the result is one of the inputs or apart from them.
         unsafe { kernel(out.row(0).wrapping_add(first), at(a.row(0)), at(b.row(0)), kind, n) }

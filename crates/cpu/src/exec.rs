@@ -9,6 +9,7 @@ use crate::simd::{Kernels, Panel};
 use crate::weights::{Weight, Weights};
 use graph::{BackendError, DType, NodeCall, Operand, StatePart, WeightId};
 use std::cell::UnsafeCell;
+use std::fmt;
 use std::marker::PhantomData;
 
 /// An f32 matrix that is read. It may be the memory that an [`Out`] of the same node is written to, so rows are only
@@ -150,12 +151,16 @@ impl From<PoolError> for BackendError {
 }
 
 /// An error about something that the graph or its plan promised.
-pub(crate) fn invariant(what: &str, expected: impl ToString, found: impl ToString) -> BackendError {
-    BackendError::Invariant { what: what.into(), expected: expected.to_string(), found: found.to_string() }
+pub(crate) fn invariant(what: impl ToString, expected: impl ToString, found: impl ToString) -> BackendError {
+    BackendError::Invariant {
+        what: what.to_string(),
+        expected: expected.to_string(),
+        found: found.to_string(),
+    }
 }
 
-/// Checks a count that the graph promised.
-pub(crate) fn equal(what: &str, found: usize, expected: usize) -> Result<(), BackendError> {
+/// Checks a count that the graph promised. `what` is only written down if it differs.
+pub(crate) fn equal(what: impl fmt::Display, found: usize, expected: usize) -> Result<(), BackendError> {
     if found == expected { Ok(()) } else { Err(invariant(what, expected, found)) }
 }
 
@@ -180,7 +185,12 @@ impl<'a> Exec<'a> {
     }
 
     /// The memory of an operand, aligned for its elements.
-    fn locate(&self, what: &str, operand: &Operand, dtype: DType) -> Result<*mut u8, BackendError> {
+    fn locate(
+        &self,
+        what: fmt::Arguments<'_>,
+        operand: &Operand,
+        dtype: DType,
+    ) -> Result<*mut u8, BackendError> {
         if operand.dtype != dtype {
             return Err(invariant(what, dtype, operand.dtype));
         }
@@ -197,14 +207,14 @@ impl<'a> Exec<'a> {
     /// An f32 input.
     pub(crate) fn input(&self, input: usize) -> Result<In<'a>, BackendError> {
         let operand = self.operand(input)?;
-        let ptr = self.locate(&format!("input {input}"), &operand, DType::F32)?;
+        let ptr = self.locate(format_args!("input {input}"), &operand, DType::F32)?;
         Ok(In { ptr: ptr.cast(), rows: operand.shape.rows, cols: operand.shape.cols, memory: PhantomData })
     }
 
     /// An i32 input. No operation writes integers, so it can be lent as a slice.
     pub(crate) fn ints(&self, input: usize) -> Result<&'a [i32], BackendError> {
         let operand = self.operand(input)?;
-        let ptr = self.locate(&format!("input {input}"), &operand, DType::I32)?;
+        let ptr = self.locate(format_args!("input {input}"), &operand, DType::I32)?;
         // SAFETY: inside a buffer, aligned, always initialised (buffers start as zeros). The output of the node is
         // another range, which `output` checks.
         Ok(unsafe { std::slice::from_raw_parts(ptr.cast(), operand.shape.elements()) })
@@ -214,7 +224,7 @@ impl<'a> Exec<'a> {
     /// same range, element for element.
     pub(crate) fn output(&self) -> Result<Out<'a>, BackendError> {
         let output = self.call.output;
-        let ptr = self.locate("output", &output, DType::F32)?;
+        let ptr = self.locate(format_args!("output"), &output, DType::F32)?;
         for (i, input) in self.call.inputs.iter().enumerate() {
             let overlap = input.buffer == output.buffer
                 && input.offset < output.offset + output.bytes()
@@ -234,8 +244,8 @@ impl<'a> Exec<'a> {
     /// The bytes of an input and of the result, of the same element type. They may overlap.
     pub(crate) fn bytes_in_and_out(&self, input: usize) -> Result<(*const u8, *mut u8), BackendError> {
         let (operand, output) = (self.operand(input)?, self.call.output);
-        let src = self.locate(&format!("input {input}"), &operand, output.dtype)?;
-        Ok((src.cast_const(), self.locate("output", &output, output.dtype)?))
+        let src = self.locate(format_args!("input {input}"), &operand, output.dtype)?;
+        Ok((src.cast_const(), self.locate(format_args!("output"), &output, output.dtype)?))
     }
 
     /// A weight.
@@ -246,7 +256,7 @@ impl<'a> Exec<'a> {
         let weight = self.weights.get(&info.name)?;
         if (weight.format, weight.rows, weight.cols) != (info.format, info.rows, info.cols) {
             return Err(invariant(
-                &format!("weight '{}'", info.name),
+                format_args!("weight '{}'", info.name),
                 format!("{} [{}, {}]", info.format, info.rows, info.cols),
                 format!("{} [{}, {}]", weight.format, weight.rows, weight.cols),
             ));

@@ -1,7 +1,8 @@
 //! Operations that do several steps in one node: here, the steps one after the other, with the same bits.
 
-use crate::exec::{Exec, In, Out, equal, invariant};
-use crate::{cache, elementwise, matmul, norm, rope};
+use crate::exec::{Exec, Out, equal, invariant};
+use crate::matmul::Product;
+use crate::{cache, matmul, norm, rope};
 use graph::BackendError;
 use graph::ops::{FusedFfn, FusedQkv, QkvBiasRopeStore};
 
@@ -23,11 +24,13 @@ fn qkv_steps(exec: &mut Exec<'_>, op: &FusedQkv, memory: &mut [Vec<f32>; 3]) -> 
     ];
     let keys = temporary(key_memory, x.rows, key_cols);
     let values = temporary(value_memory, x.rows, value_cols);
-    for (i, to) in [out, keys, values].into_iter().enumerate() {
+    let part = |i: usize, out| {
         let weight = exec.weight(op.weights[i])?;
         let bias = op.biases.map(|biases| exec.vector(biases[i])).transpose()?;
-        matmul::product(exec, weight, bias, operand, x, to)?;
-    }
+        Ok::<_, BackendError>(Product { weight, bias, out })
+    };
+    let parts = [part(0, out)?, part(1, keys)?, part(2, values)?];
+    matmul::products(exec, &parts, operand, x, None)?;
     if let Some((weights, epsilon)) = op.norms {
         for (weight, to) in weights.into_iter().zip([out, keys]) {
             let weight = exec.vector(weight)?;
@@ -101,10 +104,8 @@ fn ffn_steps(exec: &mut Exec<'_>, op: &FusedFfn, memory: &mut [Vec<f32>; 3]) -> 
     let (out, x, operand) = (exec.output()?, exec.input(0)?, exec.operand(0)?);
     let (gate, up) = (exec.weight(op.weights[0])?, exec.weight(op.weights[1])?);
     let ups = temporary(&mut memory[0], x.rows, up.rows);
-    matmul::product(exec, gate, None, operand, x, out)?;
-    matmul::product(exec, up, None, operand, x, ups)?;
-    let (gates, ups): (In<'_>, In<'_>) = (out.as_in(), ups.as_in());
-    elementwise::gate(exec.kernels, exec.pool, op.activation, gates, ups, out)
+    let parts = [Product { weight: gate, bias: None, out }, Product { weight: up, bias: None, out: ups }];
+    matmul::products(exec, &parts, operand, x, Some(op.activation))
 }
 
 /// A matrix in reused memory.

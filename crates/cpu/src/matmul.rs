@@ -7,113 +7,177 @@
 
 use crate::backend::Activations;
 use crate::exec::{Exec, In, Out, Scratch, equal, invariant};
+use crate::quantize::QuantMatrix;
 use crate::rows::decode_row;
 use crate::simd::blocks::is_dot_format;
 use crate::simd::{DotTile, Kernels};
 use crate::weights::Weight;
-use graph::ops::{BatchMatMul, MatMul};
+use graph::ops::{Activation, BatchMatMul, MatMul};
 use graph::{BackendError, Operand};
 use quant::Format;
 use std::ops::Range;
 use std::sync::{Mutex, PoisonError};
 
-/// Weight rows that are handed out together; kernels work on as many at a time.
-const ROW_GROUP: usize = 16;
+/// Weight rows that are handed out together: two groups of [`crate::pack`].
+const ROW_GROUP: usize = 2 * crate::pack::ROWS;
 /// Tokens that are handed out together when rows alone do not make enough work for all threads.
 const TOKEN_GROUP: usize = 64;
-/// Multiplications worth waking another thread for.
-const CHUNK_WORK: usize = 1 << 17;
+/// Bytes of weights that are handed out together, at least: a microsecond or two of reading.
+const CHUNK_BYTES: usize = 1 << 15;
+
+/// One of several products with the same activations: `x weight^T + bias`.
+#[derive(Clone, Copy)]
+pub(crate) struct Product<'a> {
+    pub(crate) weight: &'a Weight,
+    pub(crate) bias: Option<&'a [f32]>,
+    pub(crate) out: Out<'a>,
+}
 
 /// Product with a weight matrix.
 pub(crate) fn matmul(exec: &mut Exec<'_>, op: &MatMul) -> Result<(), BackendError> {
     let (out, x, operand) = (exec.output()?, exec.input(0)?, exec.operand(0)?);
     let weight = exec.weight(op.weight)?;
     let bias = op.bias.map(|id| exec.vector(id)).transpose()?;
-    product(exec, weight, bias, operand, x, out)
+    products(exec, &[Product { weight, bias, out }], operand, x, None)
 }
 
-/// `x weight^T + bias`; `operand` tells where `x` lies. The result shares no memory with `x`.
-pub(crate) fn product(
+/// Several products with `x`, which lies at `operand`, in one go. No result shares memory with `x`.
+///
+/// With `gate`, there are two, of the same shape, and the first result becomes `activation(first) * second`.
+pub(crate) fn products(
     exec: &mut Exec<'_>,
-    weight: &Weight,
-    bias: Option<&[f32]>,
+    products: &[Product<'_>],
     operand: Operand,
     x: In<'_>,
-    out: Out<'_>,
+    gate: Option<Activation>,
 ) -> Result<(), BackendError> {
-    equal("columns of input 0", x.cols, weight.cols)?;
-    equal("rows of the result", out.rows, x.rows)?;
-    equal("columns of the result", out.cols, weight.rows)?;
-    if let Some(bias) = bias {
-        equal("elements of the bias", bias.len(), weight.rows)?;
+    for Product { weight, bias, out } in products {
+        equal("columns of input 0", x.cols, weight.cols)?;
+        equal("rows of the result", out.rows, x.rows)?;
+        equal("columns of the result", out.cols, weight.rows)?;
+        if let Some(bias) = bias {
+            equal("elements of the bias", bias.len(), weight.rows)?;
+        }
     }
-    if x.rows == 0 || weight.rows == 0 {
+    if gate.is_some() {
+        equal("products of a gate", products.len(), 2)?;
+        equal("rows of both weights of a gate", products[1].weight.rows, products[0].weight.rows)?;
+    }
+    if x.rows == 0 {
         return Ok(());
     }
-    let integers = exec.activations == Activations::Quantized && is_dot_format(weight.format);
-    if integers && exec.kernels.packs {
-        weight.pack(exec.pool)?;
-    }
+    let quantised_weights = |product: &Product<'_>| is_dot_format(product.weight.format);
+    let integers = exec.activations == Activations::Quantized && products.iter().any(quantised_weights);
     // SAFETY: nothing writes to the input during the operation.
     let values = unsafe { x.as_slice() };
+    if integers && exec.kernels.packs {
+        for product in products {
+            product.weight.pack(exec.pool)?;
+        }
+    }
     let quantised = if integers {
         Some(exec.quant.get(exec.kernels, exec.pool, operand, exec.call.epoch, values)?)
     } else {
         None
     };
-    let tile = quantised.map(|activations| DotTile {
-        format: weight.format,
-        weights: &weight.bytes,
-        packed: weight.packed(),
-        cols: weight.cols,
-        activations,
-        out,
-    });
 
-    let groups = weight.rows.div_ceil(ROW_GROUP);
+    // Row groups are counted through all products, or, with a gate, through both at once.
+    let groups_of = |product: &Product<'_>| product.weight.rows.div_ceil(ROW_GROUP);
+    let each = if gate.is_some() { 2 } else { 1 };
+    let groups: usize = products.iter().step_by(each).map(groups_of).sum();
+    let bytes: usize = products.iter().map(|product| product.weight.bytes.len()).sum();
     let threads = exec.pool.threads();
     let token_groups = if groups >= 4 * threads { 1 } else { x.rows.div_ceil(TOKEN_GROUP) };
     let tokens_each = x.rows.div_ceil(token_groups).next_multiple_of(4);
-    let work = ROW_GROUP * weight.cols * tokens_each.min(x.rows);
-    let chunk = (CHUNK_WORK / work.max(1)).max(1).min((groups * token_groups).div_ceil(threads));
+    let items = groups * token_groups;
+    let group_bytes = (bytes / groups.max(1)).max(1) * tokens_each.min(x.rows);
+    let chunk = (CHUNK_BYTES / group_bytes).clamp(1, items.div_ceil(threads).max(1));
     let (kernels, workers) = (exec.kernels, exec.workers);
     let failed = Mutex::new(None);
-    exec.pool.run(groups * token_groups, chunk, &|worker, items| {
+    let run = |product: &Product<'_>, rows: Range<usize>, tokens: Range<usize>, scratch: &mut Scratch| {
+        // SAFETY: the pool hands each row of each product to one worker at a time, which calls this for it.
+        let done = unsafe { tile(kernels, product, quantised, x, rows, tokens, scratch) };
+        if let Err(error) = done {
+            *failed.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
+        }
+    };
+    exec.pool.run(items, chunk, &|worker, range| {
         // SAFETY: the pool's index, and the one reference in this body.
         let scratch = unsafe { workers.of(worker) };
-        let mut item = items.start;
-        while item < items.end {
-            // Row groups that follow each other, of one token group.
-            let (token_group, group) = (item / groups, item % groups);
-            let last = (group + items.end - item).min(groups);
-            item += last - group;
-            let rows = group * ROW_GROUP..(last * ROW_GROUP).min(weight.rows);
+        let mut item = range.start;
+        while item < range.end {
+            let (token_group, mut group) = (item / groups, item % groups);
             let tokens =
                 (token_group * tokens_each).min(x.rows)..((token_group + 1) * tokens_each).min(x.rows);
-            match &tile {
-                // SAFETY: the table is for this processor, and these results are this item's alone.
-                Some(tile) => unsafe {
-                    (kernels.dot_tile)(tile, rows.clone(), tokens.clone(), &mut scratch.panel);
-                },
-                None => {
-                    if let Err(error) =
-                        float_tile(kernels, weight, x, out, rows.clone(), tokens.clone(), scratch)
-                    {
-                        *failed.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
-                        return;
-                    }
-                }
+            let mut index = 0;
+            while group >= groups_of(&products[index]) {
+                group -= groups_of(&products[index]);
+                index += each;
             }
-            if let Some(bias) = bias {
-                for token in tokens {
-                    let y = out.row(token).wrapping_add(rows.start);
-                    // SAFETY: these results are this item's alone; `add` allows the result to be an input.
-                    unsafe { (kernels.add)(y, y, bias[rows.clone()].as_ptr(), rows.len()) }
+            let product = &products[index];
+            // Groups that follow each other, of one product and one token group.
+            let last = (group + range.end - item).min(groups_of(product));
+            item += last - group;
+            let rows = group * ROW_GROUP..(last * ROW_GROUP).min(product.weight.rows);
+            match gate {
+                None => run(product, rows, tokens, scratch),
+                Some(kind) => {
+                    // Few rows at a time, so that both results are still in the cache when they meet.
+                    for first in rows.clone().step_by(ROW_GROUP) {
+                        let rows = first..rows.end.min(first + ROW_GROUP);
+                        run(product, rows.clone(), tokens.clone(), scratch);
+                        run(&products[1], rows.clone(), tokens.clone(), scratch);
+                        for token in tokens.clone() {
+                            let gate = product.out.row(token).wrapping_add(rows.start);
+                            let up = products[1].out.row(token).wrapping_add(rows.start);
+                            // SAFETY: these results are this item's alone; the result may be an input.
+                            unsafe { (kernels.gated)(gate, gate, up, kind, rows.len()) };
+                        }
+                    }
                 }
             }
         }
     })?;
     failed.into_inner().unwrap_or_else(PoisonError::into_inner).map_or(Ok(()), Err)
+}
+
+/// Some rows of a product, for some tokens.
+///
+/// # Safety
+/// Nobody else accesses these results meanwhile.
+unsafe fn tile(
+    kernels: &Kernels,
+    product: &Product<'_>,
+    quantised: Option<&QuantMatrix>,
+    x: In<'_>,
+    rows: Range<usize>,
+    tokens: Range<usize>,
+    scratch: &mut Scratch,
+) -> Result<(), BackendError> {
+    let Product { weight, bias, out } = *product;
+    match quantised.filter(|_| is_dot_format(weight.format)) {
+        Some(activations) => {
+            let tile = DotTile {
+                format: weight.format,
+                weights: &weight.bytes,
+                packed: weight.packed(),
+                cols: weight.cols,
+                activations,
+                out,
+            };
+            // SAFETY: the table is for this processor; the results are the caller's.
+            unsafe { (kernels.dot_tile)(&tile, rows.clone(), tokens.clone(), &mut scratch.panel) };
+        }
+        None => float_tile(kernels, weight, x, out, rows.clone(), tokens.clone(), scratch)?,
+    }
+    if let Some(bias) = bias {
+        for token in tokens {
+            let y = out.row(token).wrapping_add(rows.start);
+            // SAFETY: the results are the caller's; `add` allows the result to be an input.
+            unsafe { (kernels.add)(y, y, bias[rows.clone()].as_ptr(), rows.len()) }
+        }
+    }
+    Ok(())
 }
 
 /// Products of some rows with some tokens in f32.
@@ -180,7 +244,7 @@ pub(crate) fn batch_matmul(exec: &mut Exec<'_>, op: &BatchMatMul) -> Result<(), 
     equal("rows of the result", out.rows, a.rows)?;
     equal("columns of the result", out.cols, n)?;
     let kernels = exec.kernels;
-    exec.pool.run(b.rows, (CHUNK_WORK / (m * a.cols).max(1)).max(1), &|_, range| {
+    exec.pool.run(b.rows, (CHUNK_BYTES / (m * a.cols).max(1)).max(1), &|_, range| {
         for row in range {
             let (pair, column) = (row / n, row % n);
             // SAFETY: `cols` elements, which nothing writes to.

@@ -60,6 +60,7 @@ impl QuantMatrix {
     }
 
     /// A row.
+    #[inline]
     pub(crate) fn row(&self, row: usize) -> QuantRow<'_> {
         let blocks = self.blocks;
         QuantRow {

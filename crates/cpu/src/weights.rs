@@ -81,7 +81,7 @@ impl Weights {
         let WeightData { format, rows, cols, bytes } = data;
         let what = || format!("weight '{name}'");
         let row_bytes = format.row_bytes(cols).ok_or_else(|| {
-            invariant(&what(), format!("rows of whole blocks of {}", format.block_len()), cols)
+            invariant(what(), format!("rows of whole blocks of {}", format.block_len()), cols)
         })?;
         let expected = rows.checked_mul(row_bytes);
         if expected != Some(bytes.len()) {

@@ -65,6 +65,9 @@ impl Engine {
             )?;
         }
         let outputs = steps.iter().map(|step| step.wanted.count(step.tokens.len())).sum();
+        // On the CPU a fused node saves regions and passes over memory at any length; on a GPU its kernels are for one
+        // token.
+        let fused = tokens == 1 || !self.participation.gpu();
         let params = GraphParams {
             tokens,
             outputs,
@@ -72,8 +75,8 @@ impl Engine {
             max_pages: self.max_pages,
             cache: self.cache.clone(),
             participation: self.participation.clone(),
-            fuse_qkv: self.participation.gpu() && tokens == 1,
-            fuse_ffn: self.participation.gpu() && tokens == 1,
+            fuse_qkv: fused,
+            fuse_ffn: fused,
         };
         self.fill_batch(steps);
         self.batch.validate(&params, self.model.vocabulary())?;

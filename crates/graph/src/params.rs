@@ -20,9 +20,10 @@ pub struct GraphParams {
     pub cache: CacheParams,
     /// Which backends take part, and with how many layers.
     pub participation: Participation,
-    /// Build one fused node for QKV projection, bias, RoPE and cache store (single-token graphs on a GPU).
+    /// Build one fused node for QKV projection, bias, RoPE and cache store (single-token graphs on a GPU, all graphs
+    /// on the CPU).
     pub fuse_qkv: bool,
-    /// Build one fused node for the gate and up projections and their activation (single-token graphs on a GPU).
+    /// Build one fused node for the gate and up projections and their activation (as for `fuse_qkv`).
     pub fuse_ffn: bool,
 }
 

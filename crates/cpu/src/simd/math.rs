@@ -53,7 +53,7 @@ pub(crate) fn tanh(x: f32) -> f32 {
 }
 
 /// `sqrt(2 / pi)`.
-const SQRT_2_OVER_PI: f32 = std::f32::consts::FRAC_2_SQRT_PI * std::f32::consts::FRAC_1_SQRT_2;
+pub(crate) const SQRT_2_OVER_PI: f32 = std::f32::consts::FRAC_2_SQRT_PI * std::f32::consts::FRAC_1_SQRT_2;
 
 /// An activation function.
 #[inline(always)]

@@ -238,14 +238,11 @@ macro_rules! all_float_kernels {
             mul(dst: *mut f32, a: *const f32, b: *const f32, n: usize);
             scale(dst: *mut f32, a: *const f32, factor: f32, n: usize);
             soft_cap(dst: *mut f32, a: *const f32, cap: f32, n: usize);
-            activation(dst: *mut f32, a: *const f32, kind: graph::ops::Activation, n: usize);
-            gated(dst: *mut f32, a: *const f32, b: *const f32, kind: graph::ops::Activation, n: usize);
             rms_norm(dst: *mut f32, x: *const f32, weight: *const f32, n: usize, epsilon: f32);
             softmax(dst: *mut f32, x: *const f32, factor: f32, n: usize);
             axpby(dst: &mut [f32], dst_factor: f32, src: &[f32], src_factor: f32);
             rope_split(dst: *mut f32, x: *const f32, cos: *const f32, sin: *const f32, pairs: usize);
             rope_interleaved(dst: *mut f32, x: *const f32, cos: *const f32, sin: *const f32, pairs: usize);
-            quantize(x: &[f32], to: crate::quantize::QuantRowMut<'_>);
             bf16_to_f32(dst: &mut [f32], src: &[u8]);
             f32_to_bf16(dst: &mut [u8], src: &[f32]);
         }

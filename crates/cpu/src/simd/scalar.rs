@@ -38,6 +38,9 @@ super::all_float_kernels! { [] }
 
 super::float_kernels! {
     []
+    activation(dst: *mut f32, a: *const f32, kind: graph::ops::Activation, n: usize);
+    gated(dst: *mut f32, a: *const f32, b: *const f32, kind: graph::ops::Activation, n: usize);
+    quantize(x: &[f32], to: crate::quantize::QuantRowMut<'_>);
     exp_scores(scores: &mut [f32]) -> (f32, f32);
     f16_to_f32(dst: &mut [f32], src: &[u8]);
     f32_to_f16(dst: &mut [u8], src: &[f32]);

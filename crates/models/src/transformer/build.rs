@@ -107,8 +107,9 @@ impl Attention {
         let positions = b.input(InputKind::Positions);
         let rows = b.input(InputKind::CacheRows(self.group));
         let store = KvStore { layer: il, group: self.group };
-        // One launch for all three: keys and values alone would take more, and may round otherwise.
+        // On a GPU one launch for all three: keys and values alone would take more, and may round otherwise.
         if b.params().fuse_qkv
+            && (attends || b.params().participation.gpu())
             && let Some(fused) = self.fused_qkv(b, store)
         {
             let query = b.op("fused_qkv", Op::FusedQkv(fused), &[x, positions, rows])?;
@@ -132,11 +133,13 @@ impl Attention {
         Ok((query, store))
     }
 
-    /// The fused projection, where the weights allow it: one format, biases on all or on none, and norms with
+    /// The fused projection, where the weights allow it: on a GPU one format; biases on all or on none, and norms with
     /// weights.
     fn fused_qkv(&self, b: &mut GraphBuilder, store: KvStore) -> Option<FusedQkv> {
         let [q, k, v] = &self.qkv;
-        if q.weight.format != k.weight.format || q.weight.format != v.weight.format {
+        // One kernel of a GPU reads one format; the CPU takes each weight as it is.
+        let formats_differ = q.weight.format != k.weight.format || q.weight.format != v.weight.format;
+        if formats_differ && b.params().participation.gpu() {
             return None;
         }
         let biases = match (&q.bias, &k.bias, &v.bias) {
@@ -194,7 +197,7 @@ impl Attention {
 impl FeedForward {
     fn build(&self, b: &mut GraphBuilder, x: NodeId) -> Result<NodeId, GraphError> {
         let x = self.norm.build(b, "ffn_norm", x)?;
-        let fusable = self.gate.weight.format == self.up.weight.format;
+        let fusable = self.gate.weight.format == self.up.weight.format || !b.params().participation.gpu();
         let gated = if b.params().fuse_ffn && fusable && self.gate.bias.is_none() && self.up.bias.is_none() {
             let weights = [b.weight(&self.gate.weight), b.weight(&self.up.weight)];
             let fused = FusedFfn { weights, activation: self.activation };

@@ -1,6 +1,7 @@
 //! Elementary functions over vectors: the steps of `simd::math`, one by one, with the same bits.
 
-use crate::simd::math::ROUND;
+use crate::simd::math::{ROUND, SQRT_2_OVER_PI};
+use graph::ops::Activation;
 use std::arch::x86_64::*;
 
 /// See [`crate::simd::math::exp`].
@@ -24,4 +25,27 @@ pub(super) fn exp(x: __m256) -> __m256 {
     let y = _mm256_andnot_ps(_mm256_cmp_ps::<_CMP_LT_OQ>(x, set(-87.3)), y);
     let y = _mm256_blendv_ps(y, set(f32::INFINITY), _mm256_cmp_ps::<_CMP_GT_OQ>(x, set(88.722)));
     _mm256_blendv_ps(y, x, _mm256_cmp_ps::<_CMP_UNORD_Q>(x, x))
+}
+
+/// See [`crate::simd::math::activate`].
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+pub(super) fn activate(activation: Activation, x: __m256) -> __m256 {
+    let set = _mm256_set1_ps;
+    let one = set(1.0);
+    match activation {
+        Activation::Silu => _mm256_div_ps(x, _mm256_add_ps(one, exp(negated(x)))),
+        Activation::Gelu => {
+            let cube = _mm256_mul_ps(_mm256_mul_ps(set(0.044_715), x), x);
+            let u = _mm256_mul_ps(set(SQRT_2_OVER_PI), _mm256_fmadd_ps(cube, x, x));
+            _mm256_div_ps(x, _mm256_add_ps(one, exp(_mm256_mul_ps(set(-2.0), u))))
+        }
+        Activation::Sigmoid => _mm256_div_ps(one, _mm256_add_ps(one, exp(negated(x)))),
+    }
+}
+
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+fn negated(x: __m256) -> __m256 {
+    _mm256_xor_ps(x, _mm256_set1_ps(-0.0))
 }

@@ -72,6 +72,19 @@ impl QuantMatrix {
         }
     }
 
+    /// This row and all after it, as one: block `b` of row `row + t` is block `t * blocks + b` of the result.
+    #[cfg(target_arch = "x86_64")]
+    pub(crate) fn rows_from(&self, row: usize) -> QuantRow<'_> {
+        let first = row * self.blocks;
+        QuantRow {
+            q: &self.q[first * BLOCK..],
+            d: &self.d[first..],
+            s: &self.s[first..],
+            sums: &self.sums[first * 2..],
+            half_sums: &self.half_sums[first * 4..],
+        }
+    }
+
     /// Replaces the contents by the rows of `x`, each of `cols` (a multiple of 32) elements.
     pub(crate) fn fill(
         &mut self,

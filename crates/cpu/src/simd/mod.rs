@@ -11,6 +11,7 @@
 //! | `blocks` | what a block of each weight format is, for the scalar reference |
 //! | `scalar` | the reference table |
 //! | `avx2/` | x86-64 with AVX2, FMA and F16C |
+//! | `vnni/` | x86-64 with dot products of bytes besides: AVX-VNNI, and AVX-512 with VNNI |
 //! | `neon/` | aarch64: NEON, and with FEAT_DotProd and FEAT_I8MM |
 
 pub(crate) mod attention;
@@ -21,6 +22,8 @@ pub(crate) mod scalar;
 
 #[cfg(target_arch = "x86_64")]
 mod avx2;
+#[cfg(target_arch = "x86_64")]
+mod vnni;
 #[cfg(target_arch = "aarch64")]
 mod neon;
 
@@ -43,6 +46,10 @@ pub enum SimdLevel {
     Scalar,
     /// x86-64 with AVX2, FMA and F16C.
     Avx2,
+    /// The same with AVX-VNNI: dot products of bytes in 256-bit vectors.
+    AvxVnni,
+    /// The same as [`Avx2`](SimdLevel::Avx2) with AVX-512 F, BW, VL, DQ and VNNI.
+    Avx512,
     /// Any aarch64.
     Neon,
     /// aarch64 with FEAT_DotProd: `sdot`.
@@ -53,17 +60,26 @@ pub enum SimdLevel {
 
 impl SimdLevel {
     /// Every level, the best first.
-    pub const ALL: [SimdLevel; 5] =
-        [SimdLevel::Avx2, SimdLevel::NeonI8mm, SimdLevel::NeonDotprod, SimdLevel::Neon, SimdLevel::Scalar];
+    pub const ALL: [SimdLevel; 7] = [
+        SimdLevel::Avx512,
+        SimdLevel::AvxVnni,
+        SimdLevel::Avx2,
+        SimdLevel::NeonI8mm,
+        SimdLevel::NeonDotprod,
+        SimdLevel::Neon,
+        SimdLevel::Scalar,
+    ];
 
     /// What `SMELT_CPU` may be: the names of all levels.
-    pub(crate) const NAMES: &str = "scalar, avx2, neon, neon-dotprod or neon-i8mm";
+    pub(crate) const NAMES: &str = "scalar, avx2, avxvnni, avx512, neon, neon-dotprod or neon-i8mm";
 
     /// The level's name, as in `SMELT_CPU=avx2`.
     pub const fn name(self) -> &'static str {
         match self {
             SimdLevel::Scalar => "scalar",
             SimdLevel::Avx2 => "avx2",
+            SimdLevel::AvxVnni => "avxvnni",
+            SimdLevel::Avx512 => "avx512",
             SimdLevel::Neon => "neon",
             SimdLevel::NeonDotprod => "neon-dotprod",
             SimdLevel::NeonI8mm => "neon-i8mm",
@@ -80,8 +96,19 @@ impl SimdLevel {
                     && is_x86_feature_detected!("fma")
                     && is_x86_feature_detected!("f16c")
             }
+            #[cfg(target_arch = "x86_64")]
+            SimdLevel::AvxVnni => SimdLevel::Avx2.is_available() && is_x86_feature_detected!("avxvnni"),
+            #[cfg(target_arch = "x86_64")]
+            SimdLevel::Avx512 => {
+                SimdLevel::Avx2.is_available()
+                    && is_x86_feature_detected!("avx512f")
+                    && is_x86_feature_detected!("avx512bw")
+                    && is_x86_feature_detected!("avx512vl")
+                    && is_x86_feature_detected!("avx512dq")
+                    && is_x86_feature_detected!("avx512vnni")
+            }
             #[cfg(not(target_arch = "x86_64"))]
-            SimdLevel::Avx2 => false,
+            SimdLevel::Avx2 | SimdLevel::AvxVnni | SimdLevel::Avx512 => false,
             #[cfg(target_arch = "aarch64")]
             SimdLevel::Neon => is_aarch64_feature_detected!("neon"),
             #[cfg(target_arch = "aarch64")]
@@ -146,6 +173,8 @@ impl DotTile<'_> {
 pub(crate) struct Panel {
     #[cfg(target_arch = "x86_64")]
     avx2: avx2::PanelMemory,
+    #[cfg(target_arch = "x86_64")]
+    vnni: vnni::PanelMemory,
     #[cfg(target_arch = "aarch64")]
     neon: neon::PanelMemory,
 }
@@ -199,8 +228,12 @@ impl Kernels {
             SimdLevel::Scalar => Some(&scalar::KERNELS),
             #[cfg(target_arch = "x86_64")]
             SimdLevel::Avx2 => Some(&avx2::KERNELS),
+            #[cfg(target_arch = "x86_64")]
+            SimdLevel::AvxVnni => Some(&vnni::AVX_VNNI),
+            #[cfg(target_arch = "x86_64")]
+            SimdLevel::Avx512 => Some(&vnni::AVX512),
             #[cfg(not(target_arch = "x86_64"))]
-            SimdLevel::Avx2 => None,
+            SimdLevel::Avx2 | SimdLevel::AvxVnni | SimdLevel::Avx512 => None,
             #[cfg(target_arch = "aarch64")]
             SimdLevel::Neon => Some(&neon::NEON),
             #[cfg(target_arch = "aarch64")]

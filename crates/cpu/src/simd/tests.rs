@@ -115,7 +115,8 @@ fn dot_tiles_have_the_bits_of_the_reference() {
         for format in dot_formats() {
             let widths: &[usize] = if format.block_len() == 256 { &[256, 768] } else { &[32, 96, 256, 896] };
             for &cols in widths {
-                for (rows, tokens) in [(1, 1), (3, 2), (8, 4), (19, 7), (16, 1), (9, 33), (35, 8)] {
+                let few = (1..=9).map(|tokens| (8 * tokens - 5, tokens));
+                for (rows, tokens) in few.chain([(1, 1), (8, 4), (16, 1), (9, 33), (35, 8), (33, 33)]) {
                     let weights = random_weights(format, rows, cols, (rows * tokens + cols) as u64);
                     let x = Random(3).floats(tokens * cols);
                     let x = quantised(&scalar::KERNELS, &x, cols);
@@ -146,8 +147,8 @@ fn extreme_blocks_do_not_overflow() {
                         block[offset..offset + 2].copy_from_slice(&f16::ONE.to_le_bytes());
                     }
                 }
-                for sign in [1.0, -1.0] {
-                    let x = quantised(&scalar::KERNELS, &vec![sign; 4 * cols], cols);
+                for (sign, tokens) in [(1.0, 4), (-1.0, 4), (1.0, 15), (-1.0, 15)] {
+                    let x = quantised(&scalar::KERNELS, &vec![sign; tokens * cols], cols);
                     let expected = tile(&scalar::KERNELS, format, &weights, cols, &x, 8, None);
                     let found = tile(kernels, format, &weights, cols, &x, 8, None);
                     assert_eq!(bits(&found), bits(&expected), "{} {format} {fill:#x}", kernels.level);

@@ -7,7 +7,7 @@ mod attention;
 mod dot;
 mod float;
 mod math;
-mod unpack;
+pub(super) mod unpack;
 
 pub(crate) use dot::PanelMemory;
 

@@ -11,20 +11,20 @@ use std::arch::x86_64::*;
 /// One block of each of eight rows.
 #[derive(Clone, Copy)]
 #[repr(C, align(32))]
-pub(super) struct PanelBlock {
+pub(in crate::simd) struct PanelBlock {
     /// Vector `g` holds elements `4g .. 4g + 4` of each row: signed bytes if [`Packing::SIGNED`], else unsigned.
-    pub(super) q: [__m256i; 8],
+    pub(in crate::simd) q: [__m256i; 8],
     /// A float factor for each row.
-    pub(super) d: __m256,
+    pub(in crate::simd) d: __m256,
     /// Minimums of the block, or of its halves.
-    pub(super) m: [__m256; 2],
+    pub(in crate::simd) m: [__m256; 2],
     /// Integer scales of the block, or of its halves: an i16 twice for each row.
-    pub(super) s: [__m256i; 2],
+    pub(in crate::simd) s: [__m256i; 2],
 }
 
 /// What the blocks of a unit have in common.
 #[derive(Clone, Copy)]
-pub(super) struct Head {
+pub(in crate::simd) struct Head {
     /// The float factor of each row.
     d: __m256,
     /// The float factor of the minimums, or the minimums themselves.
@@ -33,14 +33,14 @@ pub(super) struct Head {
 
 impl Head {
     /// The float factor of each row.
-    pub(super) fn d(self) -> __m256 {
+    pub(in crate::simd) fn d(self) -> __m256 {
         self.d
     }
 }
 
 /// Integer scales of a block.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Scales {
+pub(in crate::simd) enum Scales {
     /// None: 1.
     One,
     /// The same for both halves.
@@ -50,7 +50,7 @@ pub(super) enum Scales {
 }
 
 /// A format as the kernels see it.
-pub(super) trait Packing {
+pub(in crate::simd) trait Packing {
     /// The format.
     const FORMAT: Format;
     /// Where the parts are.
@@ -99,7 +99,7 @@ macro_rules! packing {
      $(, |$unit:ident, $bytes:ident, $j:ident| $factors:expr)?) => {
         $(#[$doc])*
         #[allow(non_camel_case_types, reason = "the names are the field's own")]
-        pub(super) struct $name;
+        pub(in crate::simd) struct $name;
         impl Packing for $name {
             const FORMAT: Format = Format::$format;
             $(const $const: $type = $value;)*

@@ -285,4 +285,6 @@ macro_rules! all_float_kernels {
 pub(crate) use {all_float_kernels, float_kernels};
 
 #[cfg(test)]
+mod perf;
+#[cfg(test)]
 mod tests;

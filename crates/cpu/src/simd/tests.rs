@@ -8,7 +8,7 @@ use half::f16;
 use std::hint::black_box;
 
 /// Pseudo-random numbers (Knuth's multiplier), the same in every run.
-struct Random(u64);
+pub(super) struct Random(pub(super) u64);
 
 impl Random {
     fn bits(&mut self) -> u32 {
@@ -21,7 +21,7 @@ impl Random {
         self.bits() as f32 / (1u64 << 31) as f32 - 1.0
     }
 
-    fn floats(&mut self, n: usize) -> Vec<f32> {
+    pub(super) fn floats(&mut self, n: usize) -> Vec<f32> {
         (0..n).map(|_| self.float()).collect()
     }
 }
@@ -56,12 +56,12 @@ pub(crate) fn random_weights(format: Format, rows: usize, cols: usize, seed: u64
     bytes
 }
 
-fn dot_formats() -> impl Iterator<Item = Format> {
+pub(super) fn dot_formats() -> impl Iterator<Item = Format> {
     Format::ALL.into_iter().filter(|format| blocks::is_dot_format(*format))
 }
 
 /// The levels other than the reference that this processor has.
-fn levels() -> impl Iterator<Item = &'static Kernels> {
+pub(super) fn levels() -> impl Iterator<Item = &'static Kernels> {
     SimdLevel::ALL.into_iter().filter(|level| *level != SimdLevel::Scalar).filter_map(Kernels::of)
 }
 
@@ -69,13 +69,13 @@ fn bits(x: &[f32]) -> Vec<u32> {
     x.iter().map(|x| x.to_bits()).collect()
 }
 
-fn quantised(kernels: &Kernels, x: &[f32], cols: usize) -> QuantMatrix {
+pub(super) fn quantised(kernels: &Kernels, x: &[f32], cols: usize) -> QuantMatrix {
     let mut matrix = QuantMatrix::default();
     matrix.fill(kernels, &mut Pool::new(Some(1)).unwrap(), x, cols).unwrap();
     matrix
 }
 
-fn packed(format: Format, weights: &[u8], [rows, cols]: [usize; 2]) -> Packed {
+pub(super) fn packed(format: Format, weights: &[u8], [rows, cols]: [usize; 2]) -> Packed {
     let row_bytes = format.row_bytes(cols).unwrap();
     let row = |row: usize| &weights[row * row_bytes..][..row_bytes];
     let mut pool = Pool::new(Some(2)).unwrap();

@@ -20,7 +20,7 @@ const STREAMED_TOKENS: usize = 6;
 pub(super) trait Level {
     /// Groups side by side in a panel.
     const PANEL_GROUPS: usize;
-    /// The most tokens that a panel is multiplied with at a time.
+    /// The most tokens that a panel is multiplied with at a time: 6 or 8.
     const TOKENS: usize;
 
     /// See `kernel::stream`.
@@ -149,8 +149,8 @@ unsafe fn run<L: Level, F: Packing>(
                     1 => multiplied::<L, F, 1>(tile, memory, &rows, first, token),
                     2 | 3 => multiplied::<L, F, 2>(tile, memory, &rows, first, token),
                     4 | 5 => multiplied::<L, F, 4>(tile, memory, &rows, first, token),
-                    6 | 7 => multiplied::<L, F, 6>(tile, memory, &rows, first, token),
-                    _ => multiplied::<L, F, 8>(tile, memory, &rows, first, token),
+                    8 if L::TOKENS == 8 => multiplied::<L, F, 8>(tile, memory, &rows, first, token),
+                    _ => multiplied::<L, F, 6>(tile, memory, &rows, first, token),
                 }
             };
         }
@@ -161,7 +161,7 @@ unsafe fn run<L: Level, F: Packing>(
 /// instead of two.
 const fn tokens_together<L: Level, F: Packing>() -> usize {
     match F::SCALES {
-        Scales::Half if L::TOKENS < 8 => 4,
+        Scales::Half => L::TOKENS - 2,
         _ => L::TOKENS,
     }
 }
@@ -239,13 +239,7 @@ unsafe fn multiplied<L: Level, F: Packing, const T: usize>(
 ///
 /// # Safety
 /// `tile.out` is valid for them, and nobody else accesses them meanwhile.
-unsafe fn put(
-    tile: &DotTile<'_>,
-    rows: &Range<usize>,
-    group: usize,
-    token: usize,
-    y: &[impl AsRef<[f32]>],
-) {
+unsafe fn put(tile: &DotTile<'_>, rows: &Range<usize>, group: usize, token: usize, y: &[impl AsRef<[f32]>]) {
     let first = group * GROUP_ROWS;
     for (t, y) in y.iter().enumerate() {
         let y = y.as_ref();

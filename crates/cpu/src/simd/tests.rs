@@ -65,6 +65,15 @@ pub(super) fn levels() -> impl Iterator<Item = &'static Kernels> {
     SimdLevel::ALL.into_iter().filter(|level| *level != SimdLevel::Scalar).filter_map(Kernels::of)
 }
 
+/// The same, and tables that emulate the dot products of levels that it may lack.
+fn dot_levels() -> impl Iterator<Item = &'static Kernels> {
+    #[cfg(target_arch = "x86_64")]
+    let emulated = vnni::emulated::tables();
+    #[cfg(not(target_arch = "x86_64"))]
+    let emulated = std::iter::empty();
+    levels().chain(emulated)
+}
+
 fn bits(x: &[f32]) -> Vec<u32> {
     x.iter().map(|x| x.to_bits()).collect()
 }
@@ -111,7 +120,7 @@ fn the_names_of_all_levels_are_listed() {
 
 #[test]
 fn dot_tiles_have_the_bits_of_the_reference() {
-    for kernels in levels() {
+    for kernels in dot_levels() {
         for format in dot_formats() {
             let widths: &[usize] = if format.block_len() == 256 { &[256, 768] } else { &[32, 96, 256, 896] };
             for &cols in widths {
@@ -137,7 +146,7 @@ fn dot_tiles_have_the_bits_of_the_reference() {
 #[test]
 fn extreme_blocks_do_not_overflow() {
     // The largest quants, scales and activations of every sign.
-    for kernels in levels() {
+    for kernels in dot_levels() {
         for format in dot_formats() {
             let cols = 256;
             for fill in [0x00, 0x7f, 0x80, 0xff, 0x88, 0x77] {

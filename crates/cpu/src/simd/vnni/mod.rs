@@ -4,6 +4,8 @@
 //! lane, exactly, so that sums need no pieces and no second instruction. All other kernels are those of AVX2.
 
 mod dot;
+#[cfg(test)]
+pub(super) mod emulated;
 mod kernel;
 mod lanes;
 
@@ -14,7 +16,7 @@ use super::{Kernels, SimdLevel};
 use crate::quantize::QuantRow;
 use dot::{Level, dot_tile};
 use kernel::{GROUP_ROWS, PANEL_ROWS};
-use lanes::{Lanes8, Lanes16, LanesVex};
+use lanes::{Lanes, Lanes8, Lanes16, LanesVex};
 
 /// To be used only where [`SimdLevel::Avx512`] is available.
 pub(crate) static AVX512: Kernels =
@@ -31,7 +33,7 @@ struct AvxVnni;
 macro_rules! level {
     ($name:ident, $features:literal, $stream:ty, $panel:ty, $tokens:literal) => {
         impl Level for $name {
-            const PANEL_GROUPS: usize = <$panel as lanes::Lanes>::ROWS / GROUP_ROWS;
+            const PANEL_GROUPS: usize = <$panel as Lanes>::ROWS / GROUP_ROWS;
             const TOKENS: usize = $tokens;
 
             #[target_feature(enable = $features)]
@@ -64,6 +66,9 @@ macro_rules! level {
         }
     };
 }
+
+#[cfg(test)]
+use level;
 
 level!(Avx512, "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq,avx512vnni", Lanes8, Lanes16, 8);
 level!(AvxVnni, "avx2,fma,f16c,avxvnni", LanesVex, LanesVex, 6);

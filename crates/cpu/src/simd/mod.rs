@@ -22,10 +22,10 @@ pub(crate) mod scalar;
 
 #[cfg(target_arch = "x86_64")]
 mod avx2;
-#[cfg(target_arch = "x86_64")]
-mod vnni;
 #[cfg(target_arch = "aarch64")]
 mod neon;
+#[cfg(target_arch = "x86_64")]
+mod vnni;
 
 use crate::exec::Out;
 use crate::pack::Packed;

@@ -4,7 +4,9 @@
 #![allow(clippy::needless_range_loop, reason = "vectors are named by their number in all arrays alike")]
 
 use super::float::{f16_high, f16_low};
+use super::math::exp;
 use crate::simd::attention::{Elements, KvRows, LANES, Rows};
+use crate::simd::math::sum_lanes;
 use std::arch::aarch64::*;
 use std::ops::Range;
 
@@ -379,5 +381,51 @@ impl Weighted {
                 }
             }
         }
+    }
+}
+
+/// See [`crate::simd::float::exp_scores`]. Lanes past the end hold -inf, which has no weight.
+///
+/// # Safety
+/// None but the instructions.
+#[target_feature(enable = "neon")]
+pub(super) unsafe fn exp_scores(scores: &mut [f32]) -> (f32, f32) {
+    let whole = scores.len() / LANES * LANES;
+    let mut last = [f32::NEG_INFINITY; LANES];
+    let left = scores.len() - whole;
+    last[..left].copy_from_slice(&scores[whole..]);
+    let at = scores.as_mut_ptr();
+    // SAFETY: whole vectors are inside `scores`, and `last` and `lanes` are two vectors each.
+    unsafe {
+        let mut rest = load_floats(last.as_ptr(), 0);
+        // A NaN is greater than nothing and passed over.
+        let greater = |a: float32x4_t, b: float32x4_t| vbslq_f32(vcgtq_f32(a, b), a, b);
+        let mut top = rest.map(|v| greater(v, vdupq_n_f32(f32::NEG_INFINITY)));
+        for i in (0..whole).step_by(LANES) {
+            let v = load_floats(at, i);
+            top = [greater(v[0], top[0]), greater(v[1], top[1])];
+        }
+        let top = vmaxvq_f32(vmaxq_f32(top[0], top[1]));
+        // With nothing above -inf, any finite reference makes the differences -inf (or keeps a NaN).
+        let reference = vdupq_n_f32(if top == f32::NEG_INFINITY { 0.0 } else { top });
+        let mut sums = [vdupq_n_f32(0.0); 2];
+        for i in (0..whole).step_by(LANES) {
+            let v = load_floats(at, i);
+            for half in 0..2 {
+                let weights = exp(vsubq_f32(v[half], reference));
+                vst1q_f32(at.add(i + 4 * half), weights);
+                sums[half] = vaddq_f32(sums[half], weights);
+            }
+        }
+        for half in 0..2 {
+            rest[half] = exp(vsubq_f32(rest[half], reference));
+            sums[half] = vaddq_f32(sums[half], rest[half]);
+            vst1q_f32(last.as_mut_ptr().add(4 * half), rest[half]);
+        }
+        scores[whole..].copy_from_slice(&last[..left]);
+        let mut lanes = [0.0f32; LANES];
+        vst1q_f32(lanes.as_mut_ptr(), sums[0]);
+        vst1q_f32(lanes.as_mut_ptr().add(4), sums[1]);
+        (top, sum_lanes(lanes))
     }
 }

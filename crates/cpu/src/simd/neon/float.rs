@@ -10,7 +10,9 @@ crate::simd::all_float_kernels! { [#[target_feature(enable = "neon")]] }
 
 crate::simd::float_kernels! {
     [#[target_feature(enable = "neon")]]
-    exp_scores(scores: &mut [f32]) -> (f32, f32);
+    activation(dst: *mut f32, a: *const f32, kind: graph::ops::Activation, n: usize);
+    gated(dst: *mut f32, a: *const f32, b: *const f32, kind: graph::ops::Activation, n: usize);
+    quantize(x: &[f32], to: crate::quantize::QuantRowMut<'_>);
 }
 
 /// # Safety

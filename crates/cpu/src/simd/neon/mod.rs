@@ -10,6 +10,7 @@
 mod attention;
 mod dot;
 mod float;
+mod math;
 mod products;
 mod unpack;
 
@@ -31,7 +32,7 @@ macro_rules! table {
             gated: float::gated,
             rms_norm: float::rms_norm,
             softmax: float::softmax,
-            exp_scores: float::exp_scores,
+            exp_scores: attention::exp_scores,
             axpby: float::axpby,
             rope_split: float::rope_split,
             rope_interleaved: float::rope_interleaved,

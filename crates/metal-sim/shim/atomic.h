@@ -1,0 +1,81 @@
+// <metal_atomic>: atomics on 32-bit and 64-bit values, relaxed as in MSL.
+#pragma once
+#pragma clang system_header
+#include "math.h"
+
+namespace metal {
+enum memory_order { memory_order_relaxed, memory_order_acquire, memory_order_release, memory_order_acq_rel, memory_order_seq_cst };
+enum thread_scope { thread_scope_thread, thread_scope_simdgroup, thread_scope_threadgroup, thread_scope_device };
+enum class mem_flags { mem_none = 0, mem_device = 1, mem_threadgroup = 2, mem_texture = 4, mem_threadgroup_imageblock = 8 };
+METAL_SIM_INLINE constexpr mem_flags operator|(mem_flags a, mem_flags b) { return mem_flags(int(a) | int(b)); }
+
+template <class T> struct atomic { T value; };
+typedef atomic<int> atomic_int;
+typedef atomic<uint> atomic_uint;
+typedef atomic<ulong> atomic_ulong;
+typedef atomic<float> atomic_float;
+typedef atomic<bool> atomic_bool;
+}  // namespace metal
+
+namespace metal_sim {
+METAL_SIM_INLINE void note_atomic(const volatile void* address, size_t size, bool writes, uint32_t site) {
+#ifdef METAL_SIM_SANITIZE
+  runtime->atomic_access(current_lane(), address, size, writes, site);
+#endif
+}
+// Read, change, write, until nobody came between.
+template <class T, class F> __attribute__((no_sanitize("all")))
+METAL_SIM_INLINE T atomic_update(volatile metal::atomic<T>* object, F change, uint32_t site) {
+  note_atomic(object, sizeof(T), true, site);
+  T old, updated;
+  T* address = const_cast<T*>(&object->value);
+  __atomic_load(address, &old, __ATOMIC_RELAXED);
+  do updated = change(old);
+  while (!__atomic_compare_exchange(address, &old, &updated, true, __ATOMIC_RELAXED, __ATOMIC_RELAXED));
+  return old;
+}
+}  // namespace metal_sim
+
+namespace metal {
+#define METAL_SIM_ATOMIC_UPDATE(NAME, EXPRESSION)                                                             \
+  template <class T> METAL_SIM_INLINE T atomic_fetch_##NAME##_explicit(                                       \
+      volatile atomic<T>* object, type_identity_t<T> x, memory_order, METAL_SIM_SITE) {                       \
+    return metal_sim::atomic_update(object, [=](T old) { return EXPRESSION; }, site);                         \
+  }
+METAL_SIM_ATOMIC_UPDATE(add, T(old + x))
+METAL_SIM_ATOMIC_UPDATE(sub, T(old - x))
+METAL_SIM_ATOMIC_UPDATE(min, x < old ? x : old)
+METAL_SIM_ATOMIC_UPDATE(max, old < x ? x : old)
+METAL_SIM_ATOMIC_UPDATE(and, T(old & x))
+METAL_SIM_ATOMIC_UPDATE(or, T(old | x))
+METAL_SIM_ATOMIC_UPDATE(xor, T(old ^ x))
+template <class T> __attribute__((no_sanitize("all")))
+METAL_SIM_INLINE T atomic_load_explicit(const volatile atomic<T>* object, memory_order, METAL_SIM_SITE) {
+  metal_sim::note_atomic(object, sizeof(T), false, site);
+  T value;
+  __atomic_load(const_cast<T*>(&object->value), &value, __ATOMIC_RELAXED);
+  return value;
+}
+template <class T> __attribute__((no_sanitize("all")))
+METAL_SIM_INLINE void atomic_store_explicit(volatile atomic<T>* object, type_identity_t<T> value, memory_order, METAL_SIM_SITE) {
+  metal_sim::note_atomic(object, sizeof(T), true, site);
+  __atomic_store(const_cast<T*>(&object->value), &value, __ATOMIC_RELAXED);
+}
+template <class T> METAL_SIM_INLINE T atomic_exchange_explicit(volatile atomic<T>* object, type_identity_t<T> value, memory_order, METAL_SIM_SITE) {
+  return metal_sim::atomic_update(object, [=](T) { return value; }, site);
+}
+template <class T> __attribute__((no_sanitize("all")))
+METAL_SIM_INLINE bool atomic_compare_exchange_weak_explicit(volatile atomic<T>* object, T* expected, type_identity_t<T> desired,
+                                                            memory_order, memory_order, METAL_SIM_SITE) {
+  metal_sim::note_atomic(object, sizeof(T), true, site);
+  return __atomic_compare_exchange(const_cast<T*>(&object->value), expected, &desired, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
+}
+METAL_SIM_INLINE void atomic_thread_fence(mem_flags, memory_order, thread_scope = thread_scope_device) {
+  __atomic_thread_fence(__ATOMIC_SEQ_CST);
+}
+}  // namespace metal
+using metal::atomic_bool;
+using metal::atomic_float;
+using metal::atomic_int;
+using metal::atomic_uint;
+using metal::atomic_ulong;

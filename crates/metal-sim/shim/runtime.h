@@ -1,0 +1,149 @@
+// What compiled kernels and the Rust runtime share. Every struct mirrors one in src/runtime/layout.rs; the
+// loader compares the sizes in LibraryDescriptor before it runs anything.
+#pragma once
+#pragma clang system_header
+#define METAL_SIM_INLINE inline __attribute__((always_inline))
+
+typedef unsigned char uchar;
+typedef unsigned short ushort;
+typedef unsigned int uint;
+typedef unsigned long ulong;
+typedef signed char int8_t;
+typedef unsigned char uint8_t;
+typedef short int16_t;
+typedef unsigned short uint16_t;
+typedef int int32_t;
+typedef unsigned int uint32_t;
+typedef long int64_t;
+typedef unsigned long uint64_t;
+typedef unsigned long size_t;
+typedef long ptrdiff_t;
+typedef unsigned long uintptr_t;
+typedef long intptr_t;
+typedef _Float16 half;
+typedef __bf16 bfloat;
+
+namespace metal_sim {
+
+constexpr uint32_t abi_version = 1;
+constexpr uint32_t simd_width = 32;
+constexpr size_t stack_size = 128 << 10;   // one fiber's stack, aligned to its size
+constexpr size_t exchange_bytes = 32;      // the widest value that a SIMD-group operation passes
+constexpr uint32_t matrix_tile_limit = 192;
+constexpr uint32_t matrix_operation_limit = 192;
+
+struct Uint3 { uint32_t x, y, z; };
+struct Threadgroup;
+struct SimdGroup;
+struct MatrixQueue;
+
+// One Metal thread.
+struct Lane {
+  Threadgroup* threadgroup;
+  SimdGroup* simdgroup;
+  uint32_t lane;                // thread_index_in_simdgroup
+  uint32_t thread;              // thread_index_in_threadgroup
+  Uint3 position;               // thread_position_in_threadgroup
+  uint32_t site;                // where it waits: line * 256 + column
+  uint32_t barrier_flags;       // of the threadgroup barrier it waits at
+  uint32_t matrix_operations;   // queued since the last synchronisation
+  uint32_t matrix_tiles;        // taken since the last synchronisation
+  uint32_t stack;               // runtime: index of its stack
+  void* stack_pointer;          // runtime: where it was switched out, null before it starts
+};
+
+// One SIMD-group: 32 lanes with consecutive thread indices.
+struct SimdGroup {
+  uint32_t members, finished;                // lane masks
+  uint32_t runnable, waiting_simd, waiting_barrier;
+  uint32_t generation;                       // counts completed SIMD-group operations
+  uint32_t active;                           // lanes that took part in the last completed operation
+  uint32_t site;                             // of the pending operation
+  uint32_t sites_differ;                     // lanes wait at more than one site
+  uint32_t combine_pending;                  // the next lane to resume completes the operation
+  uint32_t index;                            // simdgroup_index_in_threadgroup
+  uint32_t epoch;                            // counts synchronisations, for the sanitizer
+  Lane* lanes;
+  MatrixQueue* matrix_queue;
+  void (*matrix_flush)(SimdGroup*);          // set while matrix operations are queued
+  alignas(64) unsigned char exchange[2][simd_width][exchange_bytes];
+  alignas(64) unsigned char result[2][64];
+};
+
+// One threadgroup while it runs.
+struct Threadgroup {
+  Uint3 position;                   // threadgroup_position_in_grid
+  Uint3 size;                       // threads_per_threadgroup: smaller at the edges of the grid
+  Uint3 dispatch_size;              // dispatch_threads_per_threadgroup
+  Uint3 threadgroups;               // threadgroups_per_grid
+  Uint3 grid;                       // threads_per_grid
+  uint32_t thread_count, simdgroup_count;
+  uint32_t epoch;                   // counts threadgroup barriers, for the sanitizer
+  uint32_t device_epoch;            // counts those of them with mem_device
+  void* const* buffers;             // by slot
+  void* const* dynamic_memory;      // by slot
+  const uint64_t* constants;        // function constants by index
+  const uint8_t* constants_defined;
+  void* worker;                     // runtime: what executes this threadgroup
+};
+
+// What the runtime offers to kernels.
+struct Runtime {
+  // Blocks until every lane that can take part has arrived; true for the lane that must combine the values.
+  bool (*simd_arrive)(Lane*, uint32_t site);
+  void (*threadgroup_barrier)(Lane*, uint32_t flags, uint32_t site);
+  // Storage of a threadgroup variable, the same for all threads of a threadgroup.
+  void* (*local_memory)(Lane*, const void* key, size_t size, size_t alignment);
+  // Ends the dispatch with an error. Does not return.
+  void (*fail)(Lane*, const char* reason);
+  // Tells the sanitizer about an atomic access.
+  void (*atomic_access)(Lane*, const volatile void* address, size_t size, uint32_t writes, uint32_t site);
+};
+
+enum ArgumentKind : uint32_t { argument_buffer, argument_threadgroup, argument_builtin };
+
+struct ArgumentDescriptor {
+  ArgumentKind kind;
+  uint32_t slot;
+  uint32_t read_only;
+  uint32_t reference;       // the whole object must be bound
+  uint64_t size, alignment; // of the pointed-to type
+};
+
+struct KernelDescriptor {
+  const char* name;
+  void (*run)(Lane&);
+  const ArgumentDescriptor* arguments;
+  const char* const* argument_names;
+  uint64_t optional;        // bit mask of the arguments that depend on a function constant
+  uint32_t argument_count;
+  uint32_t max_threads;     // max_total_threads_per_threadgroup, 0 if not given
+};
+
+struct ConstantDescriptor { const char* name; const char* type; uint32_t index; uint32_t size; };
+
+struct LibraryDescriptor {
+  uint32_t abi;
+  uint32_t lane_size, simdgroup_size, threadgroup_size, queue_size;
+  uint32_t kernel_count, constant_count;
+  const KernelDescriptor* kernels;
+  const ConstantDescriptor* constants;
+};
+
+extern const Runtime* runtime __attribute__((visibility("hidden")));
+
+// The lane whose stack this is: its address lies at the top of the stack.
+METAL_SIM_INLINE Lane* current_lane() {
+  uintptr_t stack_pointer;
+#if defined(__x86_64__)
+  asm("movq %%rsp, %0" : "=r"(stack_pointer));
+#elif defined(__aarch64__)
+  asm("mov %0, sp" : "=r"(stack_pointer));
+#else
+#error "unsupported host"
+#endif
+  return *reinterpret_cast<Lane* const*>((stack_pointer | (stack_size - 1)) + 1 - sizeof(Lane*));
+}
+
+}  // namespace metal_sim
+#define METAL_SIM_SITE uint32_t site = __builtin_LINE() * 256u + (__builtin_COLUMN() & 255u)

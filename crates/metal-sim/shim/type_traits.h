@@ -1,0 +1,129 @@
+// <metal_type_traits>, <metal_limits> and the traits of the shim itself, from compiler builtins alone.
+#pragma once
+#pragma clang system_header
+#include "runtime.h"
+
+namespace metal {
+template <class T, T V> struct integral_constant {
+  static constexpr T value = V;
+  using value_type = T;
+  using type = integral_constant;
+  constexpr operator T() const { return V; }
+  constexpr T operator()() const { return V; }
+};
+template <bool B> using bool_constant = integral_constant<bool, B>;
+using true_type = bool_constant<true>;
+using false_type = bool_constant<false>;
+
+template <bool B, class T = void> struct enable_if {};
+template <class T> struct enable_if<true, T> { using type = T; };
+template <bool B, class T = void> using enable_if_t = typename enable_if<B, T>::type;
+template <bool B, class T, class F> struct conditional { using type = T; };
+template <class T, class F> struct conditional<false, T, F> { using type = F; };
+template <bool B, class T, class F> using conditional_t = typename conditional<B, T, F>::type;
+
+template <class T> struct remove_reference { using type = T; };
+template <class T> struct remove_reference<T&> { using type = T; };
+template <class T> struct remove_reference<T&&> { using type = T; };
+template <class T> using remove_reference_t = typename remove_reference<T>::type;
+template <class T> struct remove_const { using type = T; };
+template <class T> struct remove_const<const T> { using type = T; };
+template <class T> using remove_const_t = typename remove_const<T>::type;
+template <class T> struct remove_volatile { using type = T; };
+template <class T> struct remove_volatile<volatile T> { using type = T; };
+template <class T> using remove_volatile_t = typename remove_volatile<T>::type;
+template <class T> struct remove_cv { using type = remove_const_t<remove_volatile_t<T>>; };
+template <class T> using remove_cv_t = typename remove_cv<T>::type;
+template <class T> struct remove_pointer { using type = T; };
+template <class T> struct remove_pointer<T*> { using type = T; };
+template <class T> using remove_pointer_t = typename remove_pointer<T>::type;
+template <class T> struct add_pointer { using type = remove_reference_t<T>*; };
+template <class T> using add_pointer_t = typename add_pointer<T>::type;
+template <class T> struct add_const { using type = const T; };
+template <class T> using add_const_t = typename add_const<T>::type;
+template <class T> struct decay { using type = remove_cv_t<remove_reference_t<T>>; };
+template <class T> using decay_t = typename decay<T>::type;
+template <class T> struct type_identity { using type = T; };
+template <class T> using type_identity_t = typename type_identity<T>::type;
+
+template <class A, class B> struct is_same : bool_constant<__is_same(A, B)> {};
+template <class A, class B> constexpr bool is_same_v = __is_same(A, B);
+template <class T> constexpr bool is_floating_point_v =
+    __is_floating_point(T) || is_same_v<remove_cv_t<T>, half> || is_same_v<remove_cv_t<T>, bfloat>;
+template <class T> struct is_floating_point : bool_constant<is_floating_point_v<T>> {};
+template <class T> constexpr bool is_integral_v = __is_integral(T);
+template <class T> struct is_integral : bool_constant<is_integral_v<T>> {};
+template <class T> constexpr bool is_arithmetic_v = is_integral_v<T> || is_floating_point_v<T>;
+template <class T> struct is_arithmetic : bool_constant<is_arithmetic_v<T>> {};
+template <class T> constexpr bool is_scalar_v = is_arithmetic_v<T> || __is_enum(T);
+template <class T> struct is_scalar : bool_constant<is_scalar_v<T>> {};
+template <class T> struct is_enum : bool_constant<__is_enum(T)> {};
+template <class T> constexpr bool is_enum_v = __is_enum(T);
+template <class T> constexpr bool is_signed_v =
+    is_floating_point_v<T> || (is_integral_v<T> && T(-1) < T(0));
+template <class T> struct is_signed : bool_constant<is_signed_v<T>> {};
+template <class T> constexpr bool is_unsigned_v = is_integral_v<T> && !is_signed_v<T>;
+template <class T> struct is_unsigned : bool_constant<is_unsigned_v<T>> {};
+template <class T> constexpr bool is_pointer_v = __is_pointer(T);
+template <class T> struct is_pointer : bool_constant<is_pointer_v<T>> {};
+template <class T> constexpr bool is_const_v = __is_const(T);
+template <class T> struct is_const : bool_constant<is_const_v<T>> {};
+template <class T> constexpr bool is_void_v = is_same_v<remove_cv_t<T>, void>;
+template <class T> struct is_void : bool_constant<is_void_v<T>> {};
+template <class T> constexpr bool is_array_v = __is_array(T);
+template <class T> struct is_array : bool_constant<is_array_v<T>> {};
+template <class T> constexpr bool is_class_v = __is_class(T);
+template <class T> struct is_class : bool_constant<is_class_v<T>> {};
+template <class A, class B> constexpr bool is_convertible_v = __is_convertible_to(A, B);
+template <class A, class B> struct is_convertible : bool_constant<is_convertible_v<A, B>> {};
+template <class A, class B> constexpr bool is_base_of_v = __is_base_of(A, B);
+template <class A, class B> struct is_base_of : bool_constant<is_base_of_v<A, B>> {};
+template <class... T> struct conjunction : bool_constant<(true && ... && T::value)> {};
+template <class... T> struct disjunction : bool_constant<(false || ... || T::value)> {};
+template <class T> struct negation : bool_constant<!T::value> {};
+
+template <class T> struct make_unsigned { using type = __make_unsigned(T); };
+template <class T> using make_unsigned_t = typename make_unsigned<T>::type;
+template <class T> struct make_signed { using type = __make_signed(T); };
+template <class T> using make_signed_t = typename make_signed<T>::type;
+
+template <class T> T&& declval();
+template <class T> METAL_SIM_INLINE constexpr remove_reference_t<T>&& move(T&& value) {
+  return static_cast<remove_reference_t<T>&&>(value);
+}
+template <class T> METAL_SIM_INLINE constexpr T&& forward(remove_reference_t<T>& value) {
+  return static_cast<T&&>(value);
+}
+
+template <class T> struct numeric_limits {
+  static constexpr bool is_specialized = is_integral_v<T>;
+  static constexpr bool is_signed = is_signed_v<T>, is_integer = is_integral_v<T>;
+  static constexpr bool has_infinity = false, has_quiet_NaN = false;
+  static constexpr int digits = sizeof(T) * 8 - (is_signed ? 1 : 0);
+  static constexpr T max() { return is_signed ? T((1ul << (digits - 1)) - 1 + (1ul << (digits - 1))) : T(~T(0)); }
+  static constexpr T min() { return is_signed ? T(-max() - 1) : T(0); }
+  static constexpr T lowest() { return min(); }
+};
+template <> struct numeric_limits<bool> {
+  static constexpr bool max() { return true; }
+  static constexpr bool min() { return false; }
+  static constexpr bool lowest() { return false; }
+};
+#define METAL_SIM_FLOAT_LIMITS(T, MAX, MIN, EPSILON, DIGITS)                        \
+  template <> struct numeric_limits<T> {                                            \
+    static constexpr bool is_specialized = true, is_signed = true, is_integer = false; \
+    static constexpr bool has_infinity = true, has_quiet_NaN = true;                \
+    static constexpr int digits = DIGITS;                                           \
+    static constexpr T max() { return T(MAX); }                                     \
+    static constexpr T min() { return T(MIN); }                                     \
+    static constexpr T lowest() { return T(-MAX); }                                 \
+    static constexpr T epsilon() { return T(EPSILON); }                             \
+    static constexpr T infinity() { return T(__builtin_inff()); }                   \
+    static constexpr T quiet_NaN() { return T(__builtin_nanf("")); }                \
+    static constexpr T denorm_min() { return T(MIN * EPSILON); }                    \
+    static constexpr T round_error() { return T(0.5f); }                            \
+  };
+METAL_SIM_FLOAT_LIMITS(float, __FLT_MAX__, __FLT_MIN__, __FLT_EPSILON__, 24)
+METAL_SIM_FLOAT_LIMITS(half, 65504.0f, 6.103515625e-5f, 9.765625e-4f, 11)
+METAL_SIM_FLOAT_LIMITS(bfloat, 3.38953139e38f, 1.17549435e-38f, 7.8125e-3f, 8)
+}  // namespace metal

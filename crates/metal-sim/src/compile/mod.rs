@@ -1,0 +1,203 @@
+//! From MSL to a loaded library: preprocess, scan, compile, cache.
+
+mod cache;
+mod clang;
+mod shim;
+
+use std::fmt;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use metal::device::{CompileOptions, MathMode};
+
+pub use clang::Clang;
+
+use crate::runtime::{LoadError, Module};
+use crate::scan::{self, Diagnostic};
+
+/// Why a source does not become a library.
+#[derive(Debug)]
+pub enum Error {
+    /// No usable clang was found.
+    MissingCompiler {
+        /// The programs that were tried.
+        tried: Vec<String>,
+    },
+    /// The source holds something that the simulator cannot run.
+    Unsupported(Vec<Diagnostic>),
+    /// clang refused; its diagnostics.
+    Clang(String),
+    /// The kernels of the source do not fit together.
+    Kernels(String),
+    /// The compiled library cannot be loaded.
+    Load(LoadError),
+    /// A file of the cache could not be read or written, or clang not started.
+    Io {
+        /// What was being done.
+        action: String,
+        /// Why it failed.
+        source: io::Error,
+    },
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::MissingCompiler { tried } => write!(
+                f,
+                "the simulator needs clang 17 or later, found none of {}; on Debian: apt install clang-19 \
+                 libclang-rt-19-dev lld-19, or set SMELT_SIM_CLANG",
+                tried.join(", ")
+            ),
+            Self::Unsupported(diagnostics) => {
+                for (index, diagnostic) in diagnostics.iter().enumerate() {
+                    write!(f, "{}{diagnostic}", if index == 0 { "" } else { "\n" })?;
+                }
+                Ok(())
+            }
+            Self::Clang(diagnostics) => f.write_str(diagnostics),
+            Self::Kernels(reason) => f.write_str(reason),
+            Self::Load(error) => write!(f, "{error}"),
+            Self::Io { action, source } => write!(f, "{action}: {source}"),
+        }
+    }
+}
+
+impl std::error::Error for Error {}
+
+/// A source text to compile.
+#[derive(Clone, Copy, Debug)]
+pub struct Source<'a> {
+    /// The name that diagnostics show.
+    pub name: &'a str,
+    /// The MSL text.
+    pub text: &'a str,
+    /// Where `#include "..."` looks. Metal's own compiler has nothing of the kind at run time.
+    pub include_directories: &'a [PathBuf],
+}
+
+/// Compiles a source, or finds it in the cache, and loads it.
+///
+/// # Errors
+/// See [`Error`].
+pub fn load(clang: &Clang, source: Source<'_>, options: &CompileOptions) -> Result<Module, Error> {
+    let path = build(clang, source, options)?;
+    // SAFETY: `build` returns libraries that `compile` made.
+    unsafe { Module::load(&path) }.map_err(Error::Load)
+}
+
+/// Compiles a source into a shared object, or finds it in the cache.
+///
+/// # Errors
+/// See [`Error`].
+pub fn build(clang: &Clang, source: Source<'_>, options: &CompileOptions) -> Result<PathBuf, Error> {
+    let directory = cache::directory();
+    // Only the text behind the includes tells whether something changed.
+    let preprocessed = if source.text.contains("#include \"") || !source.include_directories.is_empty() {
+        Some(preprocess(clang, source, options)?)
+    } else {
+        None
+    };
+    let key = cache::key(&[
+        preprocessed.as_deref().unwrap_or(source.text),
+        source.name,
+        &format!("{options:?}"),
+        clang.identity(),
+        shim::fingerprint(),
+        env!("CARGO_PKG_VERSION"),
+    ]);
+    let library = directory.join(format!("{key}.so"));
+    if library.is_file() {
+        return Ok(library);
+    }
+    let preprocessed = match preprocessed {
+        Some(text) => text,
+        None => preprocess(clang, source, options)?,
+    };
+    compile(clang, &preprocessed, options, &library)?;
+    Ok(library)
+}
+
+/// Scans and compiles without a result: what `metal-sim check` does. Returns the names of the kernels.
+///
+/// # Errors
+/// See [`Error`].
+pub fn check(clang: &Clang, source: Source<'_>, options: &CompileOptions) -> Result<Vec<String>, Error> {
+    Ok(load(clang, source, options)?.kernels().iter().map(|kernel| kernel.name.clone()).collect())
+}
+
+/// The C++ that a source becomes.
+///
+/// # Errors
+/// As for [`build`], without clang's second look.
+pub fn translate(clang: &Clang, source: Source<'_>, options: &CompileOptions) -> Result<String, Error> {
+    let text = preprocess(clang, source, options)?;
+    let scanned = scan::scan(&text).map_err(Error::Unsupported)?;
+    scan::translate(&text, &scanned).map_err(Error::Kernels)
+}
+
+fn preprocess(clang: &Clang, source: Source<'_>, options: &CompileOptions) -> Result<String, Error> {
+    let shim = shim::install(&cache::directory())?;
+    let mut arguments: Vec<String> =
+        ["-E", "-x", "c++", "-std=c++17", "-fno-gnu-keywords", "-nostdinc", "-nostdinc++", "-undef"]
+            .map(str::to_owned)
+            .to_vec();
+    arguments.push("-I".to_owned());
+    arguments.push(shim.join("blank").display().to_string());
+    for directory in source.include_directories {
+        arguments.push("-I".to_owned());
+        arguments.push(directory.display().to_string());
+    }
+    let version = format!("__METAL_VERSION__={}", options.version.macro_value());
+    for (name, value) in [
+        (version.as_str(), None),
+        ("__METAL__=1", None),
+        ("__METAL_MACOS__=1", None),
+        ("__APPLE__=1", None),
+        ("__HAVE_BFLOAT__=1", None),
+    ]
+    .into_iter()
+    .chain(options.macros.iter().map(|(name, value)| (name.as_str(), Some(value.as_str()))))
+    {
+        arguments.push(match value {
+            Some(value) => format!("-D{name}={value}"),
+            None => format!("-D{name}"),
+        });
+    }
+    if options.math == MathMode::Fast {
+        arguments.push("-D__FAST_MATH__=1".to_owned());
+    }
+    arguments.push("-".to_owned());
+    let name = source.name.replace(['"', '\\', '\n'], "_");
+    clang.run(&arguments, &format!("# 1 \"{name}\"\n{}", source.text))
+}
+
+/// Compiles preprocessed MSL to the shared object at `library`.
+fn compile(clang: &Clang, preprocessed: &str, options: &CompileOptions, library: &Path) -> Result<(), Error> {
+    let scanned = scan::scan(preprocessed).map_err(Error::Unsupported)?;
+    let translated = scan::translate(preprocessed, &scanned).map_err(Error::Kernels)?;
+    let shim = shim::install(&cache::directory())?;
+    let output = cache::temporary(library);
+    let mut arguments: Vec<String> = [
+        "-x", "c++", "-std=c++17", "-O3", "-fPIC", "-shared", "-fvisibility=hidden", "-fno-exceptions", "-fno-rtti",
+        "-fno-threadsafe-statics", "-fsigned-char", "-fno-stack-protector", "-gline-tables-only",
+        // Arrays are addressed as MSL does it; a signed index that wraps is not our business to exploit.
+        "-fno-strict-aliasing", "-fwrapv", "-nostdinc++", "-nostdlib++", "-w", "-ferror-limit=20", "-fuse-ld=lld",
+        "-rtlib=compiler-rt", "-ffunction-sections", "-Wl,--gc-sections",
+        // Round after every operation on halves, as the GPU does.
+        "-Xclang", "-ffloat16-excess-precision=none",
+    ]
+    .map(str::to_owned)
+    .to_vec();
+    arguments.extend(clang.target_flags().iter().map(|&flag| flag.to_owned()));
+    match options.math {
+        MathMode::Fast => arguments.extend(["-ffast-math", "-fno-finite-math-only"].map(str::to_owned)),
+        MathMode::Safe => arguments.push("-ffp-contract=off".to_owned()),
+    }
+    arguments.extend(["-I".to_owned(), shim.display().to_string(), "-o".to_owned(), output.display().to_string()]);
+    arguments.extend(["-".to_owned(), "-lm".to_owned()]);
+    clang.run(&arguments, &translated)?;
+    fs::rename(&output, library)
+        .map_err(|source| Error::Io { action: format!("renaming {}", output.display()), source })
+}

@@ -1,0 +1,78 @@
+//! The C++ side of the simulator, written to the cache for clang to include.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+
+use super::{Error, cache};
+
+/// Our headers.
+const HEADERS: [(&str, &str); 8] = [
+    ("runtime.h", include_str!("../../shim/runtime.h")),
+    ("type_traits.h", include_str!("../../shim/type_traits.h")),
+    ("vector.h", include_str!("../../shim/vector.h")),
+    ("math.h", include_str!("../../shim/math.h")),
+    ("atomic.h", include_str!("../../shim/atomic.h")),
+    ("simdgroup.h", include_str!("../../shim/simdgroup.h")),
+    ("simdgroup_matrix.h", include_str!("../../shim/simdgroup_matrix.h")),
+    ("kernel.h", include_str!("../../shim/kernel.h")),
+];
+
+/// Metal's headers, blank: everything is there from the start.
+const BLANK: [&str; 22] = [
+    "metal_stdlib",
+    "metal_array",
+    "metal_assert",
+    "metal_atomic",
+    "metal_common",
+    "metal_compute",
+    "metal_config",
+    "metal_geometric",
+    "metal_graphics",
+    "metal_integer",
+    "metal_limits",
+    "metal_math",
+    "metal_matrix",
+    "metal_pack",
+    "metal_quadgroup",
+    "metal_relational",
+    "metal_simdgroup",
+    "metal_simdgroup_matrix",
+    "metal_texture",
+    "metal_type_traits",
+    "metal_utility",
+    "simd/simd.h",
+];
+
+/// Changes when any header changes.
+pub(super) fn fingerprint() -> &'static str {
+    static FINGERPRINT: OnceLock<String> = OnceLock::new();
+    FINGERPRINT.get_or_init(|| cache::key(&HEADERS.map(|(_, text)| text)))
+}
+
+/// Writes the headers below the cache directory, unless they are there; returns their directory.
+pub(super) fn install(cache: &Path) -> Result<PathBuf, Error> {
+    let directory = cache.join(format!("shim-{}", &fingerprint()[..16]));
+    let complete = directory.join("complete");
+    if complete.is_file() {
+        return Ok(directory);
+    }
+    let write = |name: &str, text: &str| {
+        let path = directory.join(name);
+        let part = cache::temporary(&path);
+        let result = path
+            .parent()
+            .map_or(Ok(()), fs::create_dir_all)
+            .and_then(|()| fs::write(&part, text))
+            .and_then(|()| fs::rename(&part, &path));
+        result.map_err(|source| Error::Io { action: format!("writing {}", path.display()), source })
+    };
+    for (name, text) in HEADERS {
+        write(name, text)?;
+    }
+    for name in BLANK {
+        write(&format!("blank/{name}"), "")?;
+    }
+    write("complete", "")?;
+    Ok(directory)
+}

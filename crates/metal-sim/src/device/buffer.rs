@@ -1,0 +1,135 @@
+//! Buffers: memory that host and kernels share.
+
+use std::ffi::c_void;
+use std::ptr::{self, NonNull};
+use std::sync::Arc;
+
+use metal::device::{Buffer, Error, Limits, Result};
+
+/// Memory that host and kernels share.
+#[derive(Clone)]
+pub struct SimBuffer {
+    memory: Arc<Memory>,
+}
+
+struct Memory {
+    label: String,
+    start: NonNull<u8>,
+    length: usize,
+    /// Bytes of the mapping, for memory of our own.
+    mapped: Option<usize>,
+}
+
+// SAFETY: the memory is plain bytes. Who may touch it when is the contract of `Buffer::contents` and of
+// `Device::new_buffer_no_copy`.
+unsafe impl Send for Memory {}
+// SAFETY: as above.
+unsafe impl Sync for Memory {}
+
+impl SimBuffer {
+    pub(super) fn owned(label: &str, length: usize, limits: &Limits) -> Result<Self> {
+        check_length(label, length, limits)?;
+        // One page more than needed, to align the start and to leave a gap that faults behind the end.
+        let page = limits.no_copy_alignment;
+        let mapped = length.next_multiple_of(page) + 2 * page;
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+        // SAFETY: an anonymous private mapping at an address of the kernel's choice.
+        let mapping = unsafe { libc::mmap(ptr::null_mut(), mapped, libc::PROT_NONE, flags, -1, 0) };
+        if mapping == libc::MAP_FAILED {
+            return Err(Error::Device(format!("buffer '{label}': no memory for {length} bytes")));
+        }
+        let base = mapping.cast::<u8>();
+        let start = (base as usize).next_multiple_of(page) - base as usize;
+        // SAFETY: the range lies inside the new mapping.
+        let (start, opened) = unsafe {
+            let start = base.add(start);
+            let protection = libc::PROT_READ | libc::PROT_WRITE;
+            (start, libc::mprotect(start.cast(), length.next_multiple_of(page), protection))
+        };
+        // Trim what lies before the start, so that the mapping is from the start on.
+        let before = start as usize - base as usize;
+        if before > 0 {
+            // SAFETY: the range is ours and nothing uses it.
+            unsafe { libc::munmap(mapping, before) };
+        }
+        let start = NonNull::new(start).filter(|_| opened == 0);
+        let Some(start) = start else {
+            return Err(Error::Device(format!("buffer '{label}': no memory for {length} bytes")));
+        };
+        Ok(Self {
+            memory: Arc::new(Memory { label: label.to_owned(), start, length, mapped: Some(mapped - before) }),
+        })
+    }
+
+    /// # Safety
+    /// See [`metal::device::Device::new_buffer_no_copy`].
+    pub(super) unsafe fn foreign(label: &str, memory: NonNull<u8>, length: usize, limits: &Limits) -> Result<Self> {
+        check_length(label, length, limits)?;
+        let (address, alignment) = (memory.as_ptr() as usize, limits.no_copy_alignment);
+        if address % alignment != 0 || length % alignment != 0 {
+            return Err(Error::NoCopyAlignment { label: label.to_owned(), address, length, alignment });
+        }
+        Ok(Self { memory: Arc::new(Memory { label: label.to_owned(), start: memory, length, mapped: None }) })
+    }
+
+    /// Address of a byte, for kernels.
+    pub(super) fn address(&self, offset: usize) -> *mut c_void {
+        self.memory.start.as_ptr().wrapping_add(offset).cast()
+    }
+
+    pub(super) fn check_range(&self, offset: usize, length: usize) -> Result<()> {
+        match offset.checked_add(length) {
+            Some(end) if end <= self.memory.length => Ok(()),
+            _ => Err(Error::BufferRange {
+                label: self.memory.label.clone(),
+                offset,
+                length,
+                buffer_length: self.memory.length,
+            }),
+        }
+    }
+}
+
+fn check_length(label: &str, length: usize, limits: &Limits) -> Result<()> {
+    if length == 0 || length > limits.max_buffer_length {
+        return Err(Error::BufferLength { label: label.to_owned(), length, limit: limits.max_buffer_length });
+    }
+    Ok(())
+}
+
+impl Buffer for SimBuffer {
+    fn length(&self) -> usize {
+        self.memory.length
+    }
+
+    fn label(&self) -> &str {
+        &self.memory.label
+    }
+
+    fn contents(&self) -> NonNull<u8> {
+        self.memory.start
+    }
+
+    fn read(&self, offset: usize, out: &mut [u8]) -> Result<()> {
+        self.check_range(offset, out.len())?;
+        // SAFETY: the range was checked, and `out` is memory of its own.
+        unsafe { ptr::copy_nonoverlapping(self.memory.start.as_ptr().add(offset), out.as_mut_ptr(), out.len()) };
+        Ok(())
+    }
+
+    fn write(&self, offset: usize, data: &[u8]) -> Result<()> {
+        self.check_range(offset, data.len())?;
+        // SAFETY: the range was checked, and `data` is memory of its own.
+        unsafe { ptr::copy_nonoverlapping(data.as_ptr(), self.memory.start.as_ptr().add(offset), data.len()) };
+        Ok(())
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        if let Some(mapped) = self.mapped {
+            // SAFETY: the mapping was made by `owned`, and this was the last handle on it.
+            unsafe { libc::munmap(self.start.as_ptr().cast(), mapped) };
+        }
+    }
+}

@@ -1,0 +1,300 @@
+//! Command buffers and encoders: recording, with the checks of Metal's validation layer.
+
+use std::ptr;
+use std::sync::Arc;
+use std::sync::mpsc::Sender;
+use std::time::Duration;
+
+use metal::device::{Buffer, CommandBuffer, ComputeEncoder, DispatchMode, Error, Limits, Pipeline, Result, Size};
+
+use super::buffer::SimBuffer;
+use super::pipeline::SimPipeline;
+use super::queue::{SimSubmission, Work};
+use crate::runtime::layout::Uint3;
+use crate::runtime::{Argument, ArgumentKind, Launch, SLOTS};
+
+/// What is bound to a buffer slot.
+#[derive(Clone)]
+pub(super) enum Binding {
+    Buffer { buffer: SimBuffer, offset: usize },
+    Bytes(Arc<InlineBytes>),
+}
+
+/// Bytes that were copied into the command buffer.
+pub(super) struct InlineBytes {
+    // Words, so that any object may be read from them.
+    words: Vec<u128>,
+    length: usize,
+}
+
+impl InlineBytes {
+    fn new(bytes: &[u8]) -> Self {
+        let mut words = vec![0u128; bytes.len().div_ceil(size_of::<u128>())];
+        for (word, chunk) in words.iter_mut().zip(bytes.chunks(size_of::<u128>())) {
+            let mut full = [0; size_of::<u128>()];
+            full[..chunk.len()].copy_from_slice(chunk);
+            *word = u128::from_ne_bytes(full);
+        }
+        Self { words, length: bytes.len() }
+    }
+}
+
+impl Binding {
+    fn length(&self) -> usize {
+        match self {
+            Self::Buffer { buffer, offset } => buffer.length() - offset,
+            Self::Bytes(bytes) => bytes.length,
+        }
+    }
+
+    fn address(&self) -> *mut std::ffi::c_void {
+        match self {
+            Self::Buffer { buffer, offset } => buffer.address(*offset),
+            Self::Bytes(bytes) => bytes.words.as_ptr().cast_mut().cast(),
+        }
+    }
+}
+
+/// One recorded command.
+pub(super) enum Command {
+    Dispatch(Box<Dispatch>),
+    Copy { source: SimBuffer, source_offset: usize, destination: SimBuffer, destination_offset: usize, length: usize },
+}
+
+/// One recorded dispatch: everything bound when it was recorded.
+pub(super) struct Dispatch {
+    pub label: String,
+    pub pipeline: SimPipeline,
+    pub bindings: Vec<(usize, Binding)>,
+    pub launch: Launch,
+}
+
+/// A recording of work.
+pub struct SimCommandBuffer {
+    label: String,
+    limits: Limits,
+    budget: Duration,
+    commands: Vec<Command>,
+    queue: Sender<Work>,
+}
+
+impl SimCommandBuffer {
+    pub(super) fn new(label: &str, limits: Limits, budget: Duration, queue: Sender<Work>) -> Self {
+        Self { label: label.to_owned(), limits, budget, commands: Vec::new(), queue }
+    }
+}
+
+impl CommandBuffer for SimCommandBuffer {
+    type Buffer = SimBuffer;
+    type Pipeline = SimPipeline;
+    type Encoder<'a> = SimEncoder<'a>;
+    type Submission = SimSubmission;
+
+    fn compute_encoder(&mut self, label: &str, _mode: DispatchMode) -> SimEncoder<'_> {
+        SimEncoder {
+            label: label.to_owned(),
+            command_buffer: self,
+            pipeline: None,
+            bindings: [const { None }; SLOTS],
+            dynamic_memory: [0; SLOTS],
+        }
+    }
+
+    fn copy(
+        &mut self,
+        source: &SimBuffer,
+        source_offset: usize,
+        destination: &SimBuffer,
+        destination_offset: usize,
+        length: usize,
+    ) -> Result<()> {
+        source.check_range(source_offset, length)?;
+        destination.check_range(destination_offset, length)?;
+        let (source, destination) = (source.clone(), destination.clone());
+        self.commands.push(Command::Copy { source, source_offset, destination, destination_offset, length });
+        Ok(())
+    }
+
+    fn commit(self) -> Result<SimSubmission> {
+        let submission = SimSubmission::new(&self.label);
+        let work = Work { commands: self.commands, submission: submission.clone() };
+        self.queue.send(work).map_err(|_| Error::Device("the queue's thread has ended".to_owned()))?;
+        Ok(submission)
+    }
+}
+
+/// Records dispatches.
+pub struct SimEncoder<'a> {
+    label: String,
+    command_buffer: &'a mut SimCommandBuffer,
+    pipeline: Option<SimPipeline>,
+    bindings: [Option<Binding>; SLOTS],
+    dynamic_memory: [u32; SLOTS],
+}
+
+impl SimEncoder<'_> {
+    fn check_slot(&self, slot: usize, limit: usize) -> Result<()> {
+        if slot < limit.min(SLOTS) { Ok(()) } else { Err(Error::Slot { slot, limit: limit.min(SLOTS) }) }
+    }
+
+    fn limits(&self) -> &Limits {
+        &self.command_buffer.limits
+    }
+
+    /// Checks one parameter of the kernel against what is bound.
+    fn check_argument(&self, kernel: &str, argument: &Argument) -> Result<()> {
+        let unbound = |space: &str| Error::Unbound {
+            kernel: kernel.to_owned(),
+            slot: format!("{space}({})", argument.slot),
+            parameter: argument.name.clone(),
+        };
+        match argument.kind {
+            ArgumentKind::Builtin => Ok(()),
+            ArgumentKind::Threadgroup if argument.optional || self.dynamic_memory[argument.slot] > 0 => Ok(()),
+            ArgumentKind::Threadgroup => Err(unbound("threadgroup")),
+            ArgumentKind::Buffer => {
+                let Some(binding) = &self.bindings[argument.slot] else {
+                    return if argument.optional { Ok(()) } else { Err(unbound("buffer")) };
+                };
+                let wrong = |reason: String| Error::BindingTooSmall {
+                    kernel: kernel.to_owned(),
+                    slot: argument.slot,
+                    parameter: argument.name.clone(),
+                    reason,
+                };
+                if argument.reference && binding.length() < argument.size {
+                    return Err(wrong(format!("{} bytes bound, the kernel reads an object of {}", binding.length(), argument.size)));
+                }
+                if binding.address() as usize % argument.alignment != 0 {
+                    return Err(wrong(format!("bound at an address that is no multiple of {}, the alignment of its type", argument.alignment)));
+                }
+                Ok(())
+            }
+        }
+    }
+
+    fn dispatch(&mut self, threadgroups: Size, threads: Size, grid: Size) -> Result<()> {
+        let pipeline = self.pipeline.clone().ok_or(Error::NoPipeline)?;
+        let kernel = pipeline.name();
+        let limits = self.limits();
+        let most = pipeline.max_threads_per_threadgroup();
+        let per_axis = limits.max_threadgroup_size.to_array();
+        let too_wide = threads.to_array().iter().zip(per_axis).any(|(&count, limit)| count == 0 || count > limit);
+        if too_wide || threads.volume().is_none_or(|volume| volume > most) {
+            return Err(Error::ThreadgroupSize { kernel: kernel.to_owned(), size: threads, limit: most });
+        }
+        let grid_of = |size: Size| {
+            let narrow = |count: usize| u32::try_from(count).ok().filter(|&count| count > 0);
+            Some(Uint3::new(narrow(size.width)?, narrow(size.height)?, narrow(size.depth)?))
+        };
+        let (Some(threadgroups_3), Some(threads_3), Some(grid_3)) = (grid_of(threadgroups), grid_of(threads), grid_of(grid)) else {
+            return Err(Error::EmptyGrid { kernel: kernel.to_owned(), grid });
+        };
+        for argument in &pipeline.shared.kernel.arguments {
+            self.check_argument(kernel, argument)?;
+        }
+        let dynamic: usize = self.dynamic_memory.iter().map(|&length| length as usize).sum();
+        if dynamic > limits.max_threadgroup_memory {
+            return Err(Error::ThreadgroupMemory {
+                kernel: kernel.to_owned(),
+                length: dynamic,
+                limit: limits.max_threadgroup_memory,
+                alignment: limits.threadgroup_memory_alignment,
+            });
+        }
+        let mut buffers = [ptr::null_mut(); SLOTS];
+        let mut buffer_lengths = [0; SLOTS];
+        let mut bindings = Vec::new();
+        for (slot, binding) in self.bindings.iter().enumerate() {
+            if let Some(binding) = binding {
+                buffers[slot] = binding.address();
+                buffer_lengths[slot] = binding.length();
+                bindings.push((slot, binding.clone()));
+            }
+        }
+        let launch = Launch {
+            kernel: kernel.to_owned(),
+            run: pipeline.shared.kernel.run,
+            threadgroups: threadgroups_3,
+            threads: threads_3,
+            grid: grid_3,
+            buffers,
+            buffer_lengths,
+            dynamic_memory: self.dynamic_memory,
+            memory_limit: limits.max_threadgroup_memory,
+            constants: Arc::clone(&pipeline.shared.constants),
+            constants_defined: Arc::clone(&pipeline.shared.constants_defined),
+            queue_size: pipeline.shared.queue_size,
+            budget: self.command_buffer.budget,
+        };
+        let label = if self.label.is_empty() { kernel.to_owned() } else { format!("{} ({kernel})", self.label) };
+        self.command_buffer.commands.push(Command::Dispatch(Box::new(Dispatch { label, pipeline, bindings, launch })));
+        Ok(())
+    }
+}
+
+impl ComputeEncoder for SimEncoder<'_> {
+    type Buffer = SimBuffer;
+    type Pipeline = SimPipeline;
+
+    fn set_label(&mut self, label: &str) {
+        label.clone_into(&mut self.label);
+    }
+
+    fn set_pipeline(&mut self, pipeline: &SimPipeline) {
+        self.pipeline = Some(pipeline.clone());
+    }
+
+    fn set_buffer(&mut self, slot: usize, buffer: &SimBuffer, offset: usize) -> Result<()> {
+        self.check_slot(slot, self.limits().buffer_slots)?;
+        // An offset at the very end leaves nothing to bind.
+        buffer.check_range(offset, 1)?;
+        self.bindings[slot] = Some(Binding::Buffer { buffer: buffer.clone(), offset });
+        Ok(())
+    }
+
+    fn set_bytes(&mut self, slot: usize, bytes: &[u8]) -> Result<()> {
+        self.check_slot(slot, self.limits().buffer_slots)?;
+        let limit = self.limits().max_inline_bytes;
+        if bytes.is_empty() || bytes.len() > limit {
+            return Err(Error::InlineBytes { slot, length: bytes.len(), limit });
+        }
+        self.bindings[slot] = Some(Binding::Bytes(Arc::new(InlineBytes::new(bytes))));
+        Ok(())
+    }
+
+    fn set_threadgroup_memory(&mut self, slot: usize, length: usize) -> Result<()> {
+        self.check_slot(slot, self.limits().threadgroup_slots)?;
+        let (limit, alignment) = (self.limits().max_threadgroup_memory, self.limits().threadgroup_memory_alignment);
+        match u32::try_from(length) {
+            Ok(narrow) if length <= limit && length % alignment == 0 => self.dynamic_memory[slot] = narrow,
+            _ => {
+                let kernel = self.pipeline.as_ref().map_or("", |pipeline| pipeline.name()).to_owned();
+                return Err(Error::ThreadgroupMemory { kernel, length, limit, alignment });
+            }
+        }
+        Ok(())
+    }
+
+    fn dispatch_threadgroups(&mut self, threadgroups: Size, threads_per_threadgroup: Size) -> Result<()> {
+        let product = |count: usize, size: usize| count.saturating_mul(size);
+        let grid = Size::new(
+            product(threadgroups.width, threads_per_threadgroup.width),
+            product(threadgroups.height, threads_per_threadgroup.height),
+            product(threadgroups.depth, threads_per_threadgroup.depth),
+        );
+        self.dispatch(threadgroups, threads_per_threadgroup, grid)
+    }
+
+    fn dispatch_threads(&mut self, threads: Size, threads_per_threadgroup: Size) -> Result<()> {
+        let block = threads_per_threadgroup;
+        if block.to_array().contains(&0) {
+            // The size check reports it.
+            return self.dispatch(threads, block, threads);
+        }
+        self.dispatch(threads.div_ceil(block), block, threads)
+    }
+
+    /// Dispatches run one after the other here, which every barrier allows.
+    fn barrier(&mut self) {}
+}

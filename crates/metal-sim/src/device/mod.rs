@@ -1,0 +1,151 @@
+//! The simulator as a [`metal::device::Device`].
+
+mod buffer;
+mod encoder;
+mod pipeline;
+mod queue;
+
+use std::env;
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+use metal::device::{Capabilities, CompileOptions, Device, Error, FunctionConstants, Limits, Result};
+
+pub use buffer::SimBuffer;
+pub use encoder::{SimCommandBuffer, SimEncoder};
+pub use pipeline::{SimLibrary, SimPipeline};
+pub use queue::{SimQueue, SimSubmission};
+
+use crate::compile::{self, Clang, Source};
+use crate::profile::Profile;
+
+/// Most OS threads of one queue, unless `SMELT_SIM_THREADS` says otherwise.
+const MOST_THREADS: usize = 16;
+/// Processor time that one threadgroup may take, unless `SMELT_SIM_BUDGET_MS` says otherwise.
+const BUDGET: Duration = Duration::from_secs(10);
+
+/// How a simulated device executes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// OS threads of one queue.
+    pub threads: usize,
+    /// Processor time that one threadgroup may take before its kernel counts as endless.
+    pub budget: Duration,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        let cores = thread::available_parallelism().map_or(1, usize::from);
+        Self { threads: cores.min(MOST_THREADS), budget: BUDGET }
+    }
+}
+
+/// A simulated Apple GPU. A clone is another handle on the same device.
+#[derive(Clone)]
+pub struct SimDevice {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    profile: Profile,
+    settings: Settings,
+    clang: Clang,
+}
+
+impl SimDevice {
+    /// A device with the given profile.
+    ///
+    /// # Errors
+    /// [`compile::Error::MissingCompiler`].
+    pub fn new(profile: Profile, settings: Settings) -> std::result::Result<Self, compile::Error> {
+        let clang = Clang::find()?;
+        Ok(Self { shared: Arc::new(Shared { profile, settings, clang }) })
+    }
+
+    /// The device that the environment describes: `SMELT_SIM_GPU` (default: M1), `SMELT_SIM_THREADS`,
+    /// `SMELT_SIM_BUDGET_MS`.
+    ///
+    /// # Errors
+    /// [`Error::Device`] for a value that makes no sense, or without clang.
+    pub fn from_environment() -> Result<Self> {
+        let profile = match env::var("SMELT_SIM_GPU") {
+            Ok(name) => Profile::named(&name).ok_or_else(|| {
+                let known: Vec<_> = Profile::names().collect();
+                Error::Device(format!("SMELT_SIM_GPU={name}: expected one of {}", known.join(", ")))
+            })?,
+            Err(_) => Profile::default(),
+        };
+        let number = |name: &str| match env::var(name) {
+            Ok(text) => match text.parse::<u64>() {
+                Ok(number) if number > 0 => Ok(Some(number)),
+                _ => Err(Error::Device(format!("{name}={text}: expected a number above 0"))),
+            },
+            Err(_) => Ok(None),
+        };
+        let mut settings = Settings::default();
+        if let Some(threads) = number("SMELT_SIM_THREADS")? {
+            settings.threads = usize::try_from(threads).unwrap_or(MOST_THREADS);
+        }
+        if let Some(milliseconds) = number("SMELT_SIM_BUDGET_MS")? {
+            settings.budget = Duration::from_millis(milliseconds);
+        }
+        Self::new(profile, settings).map_err(|error| Error::Device(error.to_string()))
+    }
+
+    /// The simulated GPU.
+    pub fn profile(&self) -> &Profile {
+        &self.shared.profile
+    }
+
+    /// Compiles a source that may include files.
+    ///
+    /// # Errors
+    /// [`Error::Compile`].
+    pub fn new_library_from(&self, source: Source<'_>, options: &CompileOptions) -> Result<SimLibrary> {
+        let module = compile::load(&self.shared.clang, source, options)
+            .map_err(|error| Error::Compile { label: source.name.to_owned(), diagnostics: error.to_string() })?;
+        Ok(SimLibrary::new(source.name, module))
+    }
+}
+
+impl Device for SimDevice {
+    type Buffer = SimBuffer;
+    type Library = SimLibrary;
+    type Pipeline = SimPipeline;
+    type Queue = SimQueue;
+
+    fn name(&self) -> &str {
+        self.shared.profile.name
+    }
+
+    fn limits(&self) -> &Limits {
+        &self.shared.profile.limits
+    }
+
+    fn capabilities(&self) -> &Capabilities {
+        &self.shared.profile.capabilities
+    }
+
+    fn new_buffer(&self, label: &str, length: usize) -> Result<SimBuffer> {
+        SimBuffer::owned(label, length, self.limits())
+    }
+
+    unsafe fn new_buffer_no_copy(&self, label: &str, memory: NonNull<u8>, length: usize) -> Result<SimBuffer> {
+        // SAFETY: the caller vouches for the range.
+        unsafe { SimBuffer::foreign(label, memory, length, self.limits()) }
+    }
+
+    fn new_library(&self, label: &str, source: &str, options: &CompileOptions) -> Result<SimLibrary> {
+        self.new_library_from(Source { name: label, text: source, include_directories: &[] }, options)
+    }
+
+    fn new_pipeline(&self, library: &SimLibrary, name: &str, constants: &FunctionConstants) -> Result<SimPipeline> {
+        library.pipeline(name, constants, self.limits())
+    }
+
+    fn new_queue(&self, label: &str) -> Result<SimQueue> {
+        SimQueue::new(label, self.shared.profile.limits.clone(), self.shared.settings)
+    }
+}

@@ -1,0 +1,117 @@
+//! Libraries and pipelines.
+
+use std::sync::Arc;
+
+use metal::device::{ConstantValue, Error, FunctionConstants, Limits, Pipeline, Result};
+
+use crate::runtime::{Constant, Kernel, Module, SIMD_WIDTH};
+
+/// Compiled MSL.
+#[derive(Clone, Debug)]
+pub struct SimLibrary {
+    label: Arc<str>,
+    module: Arc<Module>,
+}
+
+/// One kernel with its function constants.
+#[derive(Clone)]
+pub struct SimPipeline {
+    pub(super) shared: Arc<Specialised>,
+}
+
+pub(super) struct Specialised {
+    pub kernel: Kernel,
+    pub constants: Arc<[u64]>,
+    pub constants_defined: Arc<[u8]>,
+    pub queue_size: usize,
+    max_threads: usize,
+    // Keeps the code that the kernel points to.
+    _module: Arc<Module>,
+}
+
+impl SimLibrary {
+    pub(super) fn new(label: &str, module: Module) -> Self {
+        Self { label: label.into(), module: Arc::new(module) }
+    }
+
+    /// The names of all kernels.
+    pub fn kernel_names(&self) -> impl Iterator<Item = &str> {
+        self.module.kernels().iter().map(|kernel| kernel.name.as_str())
+    }
+
+    /// The kernel of that name with its parameters.
+    pub fn kernel(&self, name: &str) -> Option<&Kernel> {
+        self.module.kernel(name)
+    }
+
+    pub(super) fn pipeline(&self, name: &str, constants: &FunctionConstants, limits: &Limits) -> Result<SimPipeline> {
+        let kernel = self.module.kernel(name).ok_or_else(|| Error::KernelNotFound {
+            name: name.to_owned(),
+            library: self.label.to_string(),
+        })?;
+        let declared = self.module.constants();
+        let count = declared.iter().map(|constant| constant.index as usize + 1).max().unwrap_or(0);
+        let mut values = vec![0u64; count];
+        let mut defined = vec![0u8; count];
+        for (index, value) in constants.iter() {
+            // Values for constants that the library does not declare are ignored, as Metal does.
+            for constant in declared.iter().filter(|constant| constant.index == index) {
+                check_type(name, constant, value)?;
+                values[index as usize] = value.bits();
+                defined[index as usize] = 1;
+            }
+        }
+        let max_threads = kernel.max_threads.unwrap_or(limits.max_threads_per_threadgroup);
+        Ok(SimPipeline {
+            shared: Arc::new(Specialised {
+                kernel: kernel.clone(),
+                constants: values.into(),
+                constants_defined: defined.into(),
+                queue_size: self.module.queue_size(),
+                max_threads: max_threads.min(limits.max_threads_per_threadgroup),
+                _module: Arc::clone(&self.module),
+            }),
+        })
+    }
+}
+
+fn check_type(kernel: &str, constant: &Constant, value: ConstantValue) -> Result<()> {
+    let declared = match constant.type_name.as_str() {
+        "int8_t" => "char",
+        "uint8_t" | "unsigned char" => "uchar",
+        "int16_t" => "short",
+        "uint16_t" | "unsigned short" => "ushort",
+        "int32_t" => "int",
+        "uint32_t" | "unsigned int" | "unsigned" => "uint",
+        "int64_t" => "long",
+        "uint64_t" | "size_t" | "unsigned long" => "ulong",
+        other => other,
+    };
+    let known = ["bool", "char", "uchar", "short", "ushort", "int", "uint", "long", "ulong", "float", "half"];
+    if known.contains(&declared) && declared != value.type_name() {
+        return Err(Error::FunctionConstant {
+            kernel: kernel.to_owned(),
+            reason: format!(
+                "function constant {} ('{}') is a {declared}, the value a {}",
+                constant.index,
+                constant.name,
+                value.type_name()
+            ),
+        });
+    }
+    Ok(())
+}
+
+impl Pipeline for SimPipeline {
+    fn name(&self) -> &str {
+        &self.shared.kernel.name
+    }
+
+    fn max_threads_per_threadgroup(&self) -> usize {
+        self.shared.max_threads
+    }
+
+    fn simd_width(&self) -> usize {
+        SIMD_WIDTH
+    }
+}

@@ -1,0 +1,7 @@
+#![doc = include_str!("../README.md")]
+
+pub mod compile;
+pub mod device;
+pub mod profile;
+pub mod runtime;
+pub mod scan;

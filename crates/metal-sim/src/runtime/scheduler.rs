@@ -1,0 +1,227 @@
+//! The order in which the threads of one threadgroup run, and what kernels call to wait for each other.
+//!
+//! Threads run one at a time, each until it waits. A SIMD-group operation completes when every live thread of
+//! the group waits; where they wait at different places, the earliest place in the source goes first, which is
+//! how divergent threads come together again. A threadgroup barrier opens when nothing else can run.
+
+use std::ffi::{CStr, c_char, c_void};
+use std::ptr;
+
+use super::fiber;
+use super::layout::{EXCHANGE_BYTES, Lane, Runtime, SimdGroup};
+use super::worker::Worker;
+
+/// The functions that compiled kernels call.
+pub(super) static RUNTIME: Runtime =
+    Runtime { simd_arrive, threadgroup_barrier, local_memory, fail, atomic_access };
+
+const MEM_DEVICE: u32 = 1;
+const MEM_THREADGROUP: u32 = 2;
+
+/// The lane's worker.
+unsafe fn worker_of(lane: *mut Lane) -> *mut Worker {
+    // SAFETY: lanes point to their threadgroup and threadgroups to their worker as long as they run.
+    unsafe { (*(*lane).threadgroup).worker.cast() }
+}
+
+unsafe extern "C" fn simd_arrive(lane: *mut Lane, site: u32) -> bool {
+    // SAFETY: kernels pass the lane that runs; lane and group belong to this OS thread's worker, and no other
+    // reference to them is alive while a kernel runs.
+    unsafe {
+        let group = (*lane).simdgroup;
+        let bit = 1u32 << (*lane).lane;
+        (*lane).site = site;
+        if (*group).waiting_simd == 0 {
+            (*group).site = site;
+            (*group).sites_differ = 0;
+        } else if (*group).site != site {
+            (*group).sites_differ = 1;
+        }
+        (*group).waiting_simd |= bit;
+        (*group).runnable &= !bit;
+        if (*group).waiting_simd == (*group).members & !(*group).finished && (*group).sites_differ == 0 {
+            complete(group);
+            return true;
+        }
+        block(lane);
+        if (*group).combine_pending != 0 {
+            (*group).combine_pending = 0;
+            return true;
+        }
+        false
+    }
+}
+
+unsafe extern "C" fn threadgroup_barrier(lane: *mut Lane, flags: u32, site: u32) {
+    // SAFETY: as in `simd_arrive`.
+    unsafe {
+        let group = (*lane).simdgroup;
+        let bit = 1u32 << (*lane).lane;
+        (*lane).site = site;
+        (*lane).barrier_flags = flags;
+        (*group).waiting_barrier |= bit;
+        (*group).runnable &= !bit;
+        block(lane);
+    }
+}
+
+unsafe extern "C" fn local_memory(lane: *mut Lane, key: *const c_void, size: usize, alignment: usize) -> *mut c_void {
+    // SAFETY: as in `simd_arrive`.
+    unsafe {
+        let worker = worker_of(lane);
+        match (*worker).memory.local(key, size, alignment) {
+            Ok(address) => address,
+            Err(needed) => {
+                let limit = (*worker).memory.limit();
+                (*worker).fail(lane, &format!("{needed} bytes of threadgroup memory, the limit is {limit}"))
+            }
+        }
+    }
+}
+
+unsafe extern "C" fn fail(lane: *mut Lane, reason: *const c_char) {
+    // SAFETY: as in `simd_arrive`; the shim passes string literals.
+    unsafe {
+        let reason = CStr::from_ptr(reason).to_string_lossy().into_owned();
+        (*worker_of(lane)).fail(lane, &reason);
+    }
+}
+
+unsafe extern "C" fn atomic_access(_: *mut Lane, _: *const c_void, _: usize, _: u32, _: u32) {}
+
+/// Completes the pending operation of a group whose live lanes all wait for it.
+unsafe fn complete(group: *mut SimdGroup) {
+    // SAFETY: called with a group of this worker.
+    unsafe {
+        let mut mask = (*group).waiting_simd;
+        if (*group).sites_differ != 0 {
+            mask = earliest(group);
+        }
+        if let Some(flush) = (*group).matrix_flush {
+            flush(group);
+        }
+        (*group).active = mask;
+        (*group).waiting_simd &= !mask;
+        (*group).runnable |= mask;
+        // Values of lanes that go on waiting move along to the half that the next operation uses.
+        let mut rest = (*group).waiting_simd;
+        while rest != 0 {
+            let index = rest.trailing_zeros() as usize;
+            let half = ((*group).generation & 1) as usize;
+            let from = (&raw const (*group).exchange[half].0[index]).cast::<u8>();
+            let to = (&raw mut (*group).exchange[half ^ 1].0[index]).cast::<u8>();
+            ptr::copy_nonoverlapping(from, to, EXCHANGE_BYTES);
+            rest &= rest - 1;
+        }
+        (*group).generation = (*group).generation.wrapping_add(1);
+        (*group).epoch = (*group).epoch.wrapping_add(1);
+    }
+}
+
+/// The lanes that wait at the earliest site; the rest stay.
+unsafe fn earliest(group: *mut SimdGroup) -> u32 {
+    // SAFETY: called with a group of this worker.
+    unsafe {
+        let waiting = (*group).waiting_simd;
+        let all_lanes = (*group).lanes;
+        let site_of = |index: u32| (*all_lanes.add(index as usize)).site;
+        let lanes = || (0..32u32).filter(move |index| waiting >> index & 1 != 0);
+        let first = lanes().map(site_of).min().unwrap_or(0);
+        let mask = lanes().filter(|&index| site_of(index) == first).fold(0u32, |mask, index| mask | 1 << index);
+        let rest = waiting & !mask;
+        (*group).sites_differ = 0;
+        if rest != 0 {
+            let site = site_of(rest.trailing_zeros());
+            let differ = lanes().any(|index| rest >> index & 1 != 0 && site_of(index) != site);
+            (*group).site = site;
+            (*group).sites_differ = u32::from(differ);
+        }
+        mask
+    }
+}
+
+/// Lets another lane run until this one may go on.
+unsafe fn block(lane: *mut Lane) {
+    // SAFETY: as in `simd_arrive`; a lane that waits is in one of the masks, so that there is a next lane.
+    unsafe {
+        let worker = worker_of(lane);
+        let next = next_lane(worker, lane);
+        if next == lane || next.is_null() {
+            return;
+        }
+        if (*next).stack_pointer.is_null() {
+            (*worker).start_lane(next);
+        }
+        fiber::switch(&raw mut (*lane).stack_pointer, (*next).stack_pointer);
+    }
+}
+
+/// Picks the lane to run after `lane`; null when all have finished.
+pub(super) unsafe fn next_lane(worker: *mut Worker, lane: *mut Lane) -> *mut Lane {
+    // SAFETY: called with a worker and one of its lanes.
+    unsafe {
+        let mut group = (*lane).simdgroup;
+        let groups = (*worker).simdgroups.as_mut_ptr();
+        let count = (*worker).threadgroup.simdgroup_count;
+        loop {
+            let runnable = (*group).runnable;
+            if runnable != 0 {
+                // Go round, so that every lane of a group gets its turn before the first one has a second.
+                let later = if group == (*lane).simdgroup { runnable & !((2u32 << (*lane).lane).wrapping_sub(1)) } else { runnable };
+                let index = if later != 0 { later } else { runnable }.trailing_zeros();
+                return (*group).lanes.add(index as usize);
+            }
+            if (*group).waiting_simd != 0 {
+                complete(group);
+                (*group).combine_pending = 1;
+                continue;
+            }
+            let ready = (1..=count)
+                .map(|step| groups.add((((*group).index + step) % count) as usize))
+                .find(|&other| (*other).runnable != 0 || (*other).waiting_simd != 0);
+            if let Some(other) = ready {
+                group = other;
+                continue;
+            }
+            if !open_barrier(worker) {
+                return ptr::null_mut();
+            }
+            group = groups;
+            while (*group).runnable == 0 {
+                group = group.add(1);
+            }
+        }
+    }
+}
+
+/// Lets the lanes at the threadgroup barrier go on; false where no lane waits.
+unsafe fn open_barrier(worker: *mut Worker) -> bool {
+    // SAFETY: called with the worker of this OS thread.
+    unsafe {
+        let count = (*worker).threadgroup.simdgroup_count as usize;
+        let groups = (*worker).simdgroups.as_mut_ptr();
+        let mut flags = None;
+        for index in 0..count {
+            let group = groups.add(index);
+            let waiting = (*group).waiting_barrier;
+            if waiting == 0 {
+                continue;
+            }
+            if let Some(flush) = (*group).matrix_flush {
+                flush(group);
+            }
+            flags.get_or_insert((*(*group).lanes.add(waiting.trailing_zeros() as usize)).barrier_flags);
+            (*group).runnable |= waiting;
+            (*group).waiting_barrier = 0;
+            (*group).epoch = (*group).epoch.wrapping_add(1);
+        }
+        let Some(flags) = flags else { return false };
+        if flags & MEM_THREADGROUP != 0 {
+            (*worker).threadgroup.epoch = (*worker).threadgroup.epoch.wrapping_add(1);
+        }
+        if flags & MEM_DEVICE != 0 {
+            (*worker).threadgroup.device_epoch = (*worker).threadgroup.device_epoch.wrapping_add(1);
+        }
+        true
+    }
+}

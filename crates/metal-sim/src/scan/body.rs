@@ -1,0 +1,182 @@
+//! Function bodies: threadgroup variables, literals and attributes.
+
+use super::declarations::Scanner;
+use super::names;
+use super::token::Kind;
+
+/// What can be seen word by word in the whole text: refused words, swizzles, attributes, literals.
+pub(super) fn scan_words(scanner: &mut Scanner<'_>) {
+    let tokens = scanner.tokens;
+    let mut at = 0;
+    while at < tokens.all.len() {
+        match tokens.kind(at) {
+            Some(Kind::Word) => {
+                let word = tokens.get(at);
+                let is_member = at > 0 && matches!(tokens.get(at - 1), "." | "->");
+                if is_member && names::is_swizzle(word) {
+                    scanner.scan.swizzles.insert(word.to_owned());
+                } else if !is_member && let Some(reason) = names::refusal(word) {
+                    scanner.report(at, format!("'{word}': {reason}"));
+                }
+            }
+            Some(Kind::Number) => {
+                if let Some(text) = literal(tokens.get(at)) {
+                    let token = tokens.all[at];
+                    scanner.edit(token.start, token.end, text);
+                }
+            }
+            _ if tokens.get(at) == "[" && tokens.get(at + 1) == "[" && attribute_end(scanner, at).is_some() => {
+                at = attribute(scanner, at);
+            }
+            _ => {}
+        }
+        at += 1;
+    }
+}
+
+/// Where the attribute that starts with `[[` ends, if it is one.
+fn attribute_end(scanner: &Scanner<'_>, open: usize) -> Option<usize> {
+    let tokens = scanner.tokens;
+    let close = tokens.closing(open);
+    (tokens.get(close.wrapping_sub(1)) == "]" && tokens.closing(open + 1) == close - 1).then_some(close)
+}
+
+/// Removes an attribute: the compiler knows none of MSL's.
+fn attribute(scanner: &mut Scanner<'_>, open: usize) -> usize {
+    let tokens = scanner.tokens;
+    let close = tokens.closing(open);
+    let text = if tokens.get(open + 2) == "kernel" { " kernel ".to_owned() } else { String::new() };
+    let name = tokens.get(open + 2);
+    if matches!(name, "id" | "stage_in" | "position" | "attribute" | "color" | "texture" | "sampler") {
+        scanner.report(open + 2, format!("attribute '{name}' is outside the subset that the simulator runs"));
+    }
+    scanner.replace(open, close, text);
+    close
+}
+
+/// A floating-point literal is a float in MSL, and `h` makes a half.
+fn literal(number: &str) -> Option<String> {
+    let lower = number.to_ascii_lowercase();
+    let is_hexadecimal = lower.starts_with("0x");
+    let is_floating = if is_hexadecimal { lower.contains('p') } else { lower.contains('.') || lower.contains('e') };
+    if let Some(digits) = lower.strip_suffix("bf").filter(|_| !is_hexadecimal) {
+        return Some(format!("bfloat({}f)", as_floating(digits)));
+    }
+    if let Some(digits) = lower.strip_suffix('h').filter(|_| !is_hexadecimal) {
+        return Some(format!("half({}f)", as_floating(digits)));
+    }
+    if is_floating && !lower.ends_with('f') {
+        return Some(format!("{lower}f"));
+    }
+    // `1f` is a float in MSL, an error in C++.
+    if let Some(digits) = lower.strip_suffix('f').filter(|_| !is_hexadecimal && !is_floating) {
+        return Some(format!("{digits}.0f"));
+    }
+    None
+}
+
+fn as_floating(digits: &str) -> String {
+    if digits.contains('.') || digits.contains('e') { digits.to_owned() } else { format!("{digits}.0") }
+}
+
+/// Rewrites the threadgroup variables of a function body.
+pub(super) fn scan_body(scanner: &mut Scanner<'_>, body: usize, close: usize, is_kernel: bool) {
+    let tokens = scanner.tokens;
+    scanner.function_pointers(body, close);
+    for at in body + 1..close.min(tokens.all.len()) {
+        if tokens.get(at) == "threadgroup" {
+            let mut start = at;
+            while matches!(tokens.get(start - 1), "const" | "static" | "volatile") {
+                start -= 1;
+            }
+            if tokens.get(start - 1) == ")"
+                && let Some(open) = (body..start - 1).rev().find(|&index| tokens.closing(index) == start - 1 && tokens.get(index) == "(")
+                && tokens.get(open - 1) == "alignas"
+            {
+                start = open - 1;
+            }
+            if matches!(tokens.get(start - 1), ";" | "{" | "}") {
+                threadgroup_variable(scanner, start, at, close, is_kernel);
+            }
+        }
+    }
+}
+
+/// `threadgroup T name[...], ...;`
+fn threadgroup_variable(scanner: &mut Scanner<'_>, start: usize, keyword: usize, close: usize, is_kernel: bool) {
+    let tokens = scanner.tokens;
+    let Some(end) = (keyword..close).find(|&index| tokens.get(index) == ";") else { return };
+    let mut first = keyword + 1;
+    while matches!(tokens.get(first), "const" | "volatile" | "alignas") {
+        first = if tokens.get(first) == "alignas" { tokens.closing(first + 1) + 1 } else { first + 1 };
+    }
+    // A pointer or reference to threadgroup memory is an ordinary variable.
+    let mut at = first;
+    while at < end {
+        match tokens.get(at) {
+            "<" => at = tokens.closing_angle(at).unwrap_or(at),
+            "[" => at = tokens.closing(at),
+            "*" | "&" | "(" => return,
+            "=" | "{" => {
+                scanner.report(at, "threadgroup variables cannot be initialised");
+                return;
+            }
+            _ => {}
+        }
+        at += 1;
+    }
+    if !is_kernel {
+        scanner.report(keyword, "threadgroup variables must be declared in a kernel function");
+        return;
+    }
+    let declarators = scanner.split_parameters(first, end);
+    let Some(one) = declarators.first() else { return };
+    // The first declarator starts with the type: its name is the last word before the dimensions.
+    let Some(name) = (one.start..one.end).take_while(|&index| tokens.get(index) != "[" || index == one.start).filter(|&index| tokens.kind(index) == Some(Kind::Word)).last()
+    else {
+        return;
+    };
+    if name == one.start {
+        scanner.report(name, "threadgroup variable without a type");
+        return;
+    }
+    let type_name = tokens.slice(one.start..name).to_owned();
+    let mut text = String::new();
+    for (number, range) in declarators.iter().enumerate() {
+        let name = if number == 0 { name } else { range.start };
+        let dimensions = tokens.slice(name + 1..range.end);
+        let unique = scanner.next_unique();
+        let variable = tokens.get(name);
+        if number > 0 {
+            text.push_str("; ");
+        }
+        text.push_str(&format!(
+            "typedef {type_name} metal_sim_local_{unique} {dimensions}; \
+             metal_sim_local_{unique}& {variable} = metal_sim::local_memory<{unique}, metal_sim_local_{unique}>()"
+        ));
+    }
+    scanner.replace(start, end - 1, text);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::literal;
+
+    #[test]
+    fn literals_are_floats() {
+        assert_eq!(literal("1.5").as_deref(), Some("1.5f"));
+        assert_eq!(literal("1e-3").as_deref(), Some("1e-3f"));
+        assert_eq!(literal("2.f"), None);
+        assert_eq!(literal("0x1p-3").as_deref(), Some("0x1p-3f"));
+        assert_eq!(literal("0x1f"), None);
+        assert_eq!(literal("12u"), None);
+        assert_eq!(literal("1f").as_deref(), Some("1.0f"));
+    }
+
+    #[test]
+    fn suffixes_of_narrow_types() {
+        assert_eq!(literal("1.5h").as_deref(), Some("half(1.5f)"));
+        assert_eq!(literal("2H").as_deref(), Some("half(2.0f)"));
+        assert_eq!(literal("1.0bf").as_deref(), Some("bfloat(1.0f)"));
+    }
+}

@@ -59,12 +59,11 @@ template <class T> METAL_SIM_INLINE void round_tile(float* tile) {
 
 // Works off the queue. Lanes that have queued different numbers of operations are not ready yet.
 __attribute__((noinline, no_sanitize("all"))) static void flush_matrix_queue(SimdGroup* group) {
-  uint32_t live = group->members & ~group->finished;
   MatrixQueue* queue = group->matrix_queue;
-  if (live) {
-    uint32_t first = __builtin_ctz(live), count = group->lanes[first].matrix_operations;
-    for (uint32_t rest = live; rest; rest &= rest - 1)
-      if (group->lanes[__builtin_ctz(rest)].matrix_operations != count) return;
+  uint32_t count = group->lanes[0].matrix_operations;
+  for (uint32_t rest = group->members; rest; rest &= rest - 1)
+    if (group->lanes[__builtin_ctz(rest)].matrix_operations != count) return;
+  if (count) {
     typedef float Row __attribute__((ext_vector_type(8)));
     for (uint32_t i = 0; i < count; i++) {
       const MatrixOperation& operation = queue->operations[i];

@@ -9,7 +9,7 @@ const SOURCE: &str = include_str!("msl/grid.metal");
 const FIELDS: usize = 12;
 
 fn unpack(word: u32) -> [usize; 3] {
-    [word & 1023, word >> 10 & 1023, word >> 20].map(|part| part as usize)
+    [word & 2047, word >> 11 & 2047, word >> 22].map(|part| part as usize)
 }
 
 fn check(grid: [usize; 3], block: [usize; 3], exact: bool) {

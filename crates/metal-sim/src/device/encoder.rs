@@ -62,6 +62,7 @@ pub(super) enum Command {
 }
 
 /// One recorded dispatch: everything bound when it was recorded.
+#[expect(dead_code, reason = "the pipeline keeps code loaded and the bindings keep memory, for the addresses in the launch")]
 pub(super) struct Dispatch {
     pub label: String,
     pub pipeline: SimPipeline,

@@ -81,7 +81,7 @@ fn entry_table(out: &mut String, scan: &Scan) -> Result<(), String> {
                 optional |= 1 << index;
             }
         }
-        let entry = format!("metal_sim::Entry<&{expression}{attributes}>");
+        let entry = format!("metal_sim::Entry<&::{expression}{attributes}>");
         let _ = writeln!(out, "static const char* const metal_sim_names_{number}[] = {{{names}nullptr}};");
         let _ = writeln!(
             rows,

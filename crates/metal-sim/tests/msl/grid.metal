@@ -21,13 +21,13 @@ kernel void positions(device Seen* seen [[buffer(0)]],
                       uint simdgroups [[simdgroups_per_threadgroup]],
                       uint width [[threads_per_simdgroup]]) {
     device Seen& s = seen[position.x + threads.x * (position.y + threads.y * position.z)];
-    s.position = position.x | position.y << 10 | position.z << 20;
-    s.in_threadgroup = in_threadgroup.x | in_threadgroup.y << 10 | in_threadgroup.z << 20;
-    s.group = threadgroup_position.x | threadgroup_position.y << 10 | threadgroup_position.z << 20;
-    s.size = size.x | size.y << 10 | size.z << 20;
-    s.dispatch_size = dispatch_size.x | dispatch_size.y << 10 | dispatch_size.z << 20;
-    s.groups = groups.x | groups.y << 10 | groups.z << 20;
-    s.threads = threads.x | threads.y << 10 | threads.z << 20;
+    s.position = position.x | position.y << 11 | position.z << 22;
+    s.in_threadgroup = in_threadgroup.x | in_threadgroup.y << 11 | in_threadgroup.z << 22;
+    s.group = threadgroup_position.x | threadgroup_position.y << 11 | threadgroup_position.z << 22;
+    s.size = size.x | size.y << 11 | size.z << 22;
+    s.dispatch_size = dispatch_size.x | dispatch_size.y << 11 | dispatch_size.z << 22;
+    s.groups = groups.x | groups.y << 11 | groups.z << 22;
+    s.threads = threads.x | threads.y << 11 | threads.z << 22;
     s.index = index;
     s.lane = lane;
     s.simdgroup = simdgroup;

@@ -1,0 +1,42 @@
+// Kernels that go wrong.
+#include <metal_stdlib>
+using namespace metal;
+
+struct Arguments { uint a, b; float4 c; };
+
+kernel void past_the_end(device const int* in [[buffer(0)]], device int* out [[buffer(3)]], uint i [[thread_position_in_grid]]) {
+    out[i] = in[i + (i == 5 ? 1u << 22 : 0u)];
+}
+kernel void divide(device const int* in [[buffer(0)]], device int* out [[buffer(3)]], uint i [[thread_position_in_grid]]) {
+    out[i] = 100 / in[i];
+}
+kernel void endless(device const int* in [[buffer(0)]], device int* out [[buffer(3)]], uint i [[thread_position_in_grid]]) {
+    while (in[0] == 0) { out[i] += 1; }
+}
+kernel void endless_with_barriers(device const int* in [[buffer(0)]], device int* out [[buffer(3)]], uint i [[thread_position_in_grid]]) {
+    while (in[0] == 0) {
+        threadgroup_barrier(mem_flags::mem_device);
+        out[i] += simd_sum(1);
+    }
+}
+kernel void deep(device const int* in [[buffer(0)]], device int* out [[buffer(3)]], uint i [[thread_position_in_grid]]) {
+    volatile int large[100000];
+    for (int k = 0; k < 100000; k++) large[k] = k + i;
+    out[i] = large[in[0]];
+}
+kernel void good(device const int* in [[buffer(0)]], device int* out [[buffer(3)]], uint i [[thread_position_in_grid]]) {
+    out[i] = in[i] + 1;
+}
+kernel void arguments(constant Arguments& arguments [[buffer(1)]], device float* out [[buffer(2)]],
+                      threadgroup float* scratch [[threadgroup(1)]], uint i [[thread_position_in_grid]]) {
+    scratch[i] = arguments.c.x;
+    out[i] = scratch[i] + arguments.a;
+}
+kernel void greedy(device int* out [[buffer(0)]], threadgroup int* dynamic [[threadgroup(0)]], uint i [[thread_index_in_threadgroup]]) {
+    threadgroup int large[8000];
+    large[i] = i;
+    dynamic[i] = large[i];
+    out[i] = dynamic[i];
+}
+[[max_total_threads_per_threadgroup(64)]]
+kernel void small(device int* out [[buffer(0)]], uint i [[thread_position_in_grid]]) { out[i] = 1; }

@@ -35,9 +35,13 @@ const MACHINES: [(&str, u32, u32, usize); 12] = [
 impl Profile {
     /// The profile of that name: `M1`, `M2 Pro`, `m4-max`, ... in any case and with any separator.
     pub fn named(name: &str) -> Option<Self> {
-        let normal = |text: &str| text.chars().filter(char::is_ascii_alphanumeric).collect::<String>().to_ascii_lowercase();
+        let normal = |text: &str| {
+            text.chars().filter(char::is_ascii_alphanumeric).collect::<String>().to_ascii_lowercase()
+        };
         let wanted = normal(name);
-        let found = MACHINES.iter().find(|(full, ..)| normal(full) == wanted || normal(full).strip_prefix("apple") == Some(&wanted));
+        let found = MACHINES
+            .iter()
+            .find(|(full, ..)| normal(full) == wanted || normal(full).strip_prefix("apple") == Some(&wanted));
         found.map(|&(name, gpu_family, cores, memory)| Self {
             name,
             limits: Limits {
@@ -68,7 +72,13 @@ impl Default for Profile {
         Self::named("M1").unwrap_or(Self {
             name: "Apple",
             limits: Limits::default(),
-            capabilities: Capabilities { gpu_family: 7, simdgroup_matrix: true, bfloat: true, simd_reductions: true, gpu_cores: None },
+            capabilities: Capabilities {
+                gpu_family: 7,
+                simdgroup_matrix: true,
+                bfloat: true,
+                simd_reductions: true,
+                gpu_cores: None,
+            },
         })
     }
 }

@@ -18,13 +18,24 @@ fn lab() -> Lab {
 fn failure(kernel: &str, input: &[i32]) -> String {
     let lab = lab();
     let (buffer, out) = (lab.buffer(input), lab.buffer(&[0i32; 64]));
-    let error = lab.launch(kernel).buffer(0, &buffer).buffer(3, &out).threads(Size::width(64), Size::width(64)).unwrap_err();
-    let Error::Execution { kernel: found, reason, last_dispatches, label } = &error else { panic!("{error}") };
+    let error = lab
+        .launch(kernel)
+        .buffer(0, &buffer)
+        .buffer(3, &out)
+        .threads(Size::width(64), Size::width(64))
+        .unwrap_err();
+    let Error::Execution { kernel: found, reason, last_dispatches, label } = &error else {
+        panic!("{error}")
+    };
     assert_eq!(found, kernel);
     assert_eq!(label, "test buffer");
     assert_eq!(last_dispatches, &[format!("test ({kernel})")]);
     let input: Vec<i32> = (0..64).collect();
-    lab.launch("good").buffer(0, &lab.buffer(&input)).buffer(3, &out).threads(Size::width(64), Size::width(64)).unwrap();
+    lab.launch("good")
+        .buffer(0, &lab.buffer(&input))
+        .buffer(3, &out)
+        .threads(Size::width(64), Size::width(64))
+        .unwrap();
     assert!(read::<i32>(&out).iter().enumerate().all(|(i, &x)| x == i as i32 + 1));
     reason.clone()
 }
@@ -89,10 +100,18 @@ fn two_queues_on_two_threads_do_not_disturb_each_other() {
         for kernel in ["good", "divide", "good", "past_the_end"] {
             let lab = &lab;
             scope.spawn(move || {
-                let other = Lab { device: lab.device.clone(), library: lab.library.clone(), queue: lab.device.new_queue(kernel).unwrap() };
+                let other = Lab {
+                    device: lab.device.clone(),
+                    library: lab.library.clone(),
+                    queue: lab.device.new_queue(kernel).unwrap(),
+                };
                 for _ in 0..20 {
                     let (input, out) = (other.buffer(&[0i32; 64]), other.buffer(&[0i32; 64]));
-                    let result = other.launch(kernel).buffer(0, &input).buffer(3, &out).threads(Size::width(64), Size::width(32));
+                    let result = other
+                        .launch(kernel)
+                        .buffer(0, &input)
+                        .buffer(3, &out)
+                        .threads(Size::width(64), Size::width(32));
                     assert_eq!(result.is_ok(), kernel == "good", "{kernel}");
                 }
             });
@@ -113,19 +132,31 @@ fn bindings_are_checked_by_kernel_and_slot() {
     let error = run(lab.launch("arguments").bytes(1, &[1u32; 8]).buffer(2, &out)).unwrap_err();
     assert_eq!(error.to_string(), "kernel 'arguments': nothing is bound to threadgroup(1) ('scratch')");
     let error = run(complete().bytes(1, &[1u32; 4])).unwrap_err();
-    assert_eq!(error.to_string(), "kernel 'arguments': buffer(1) ('arguments'): 16 bytes bound, the kernel reads an object of 32");
+    assert_eq!(
+        error.to_string(),
+        "kernel 'arguments': buffer(1) ('arguments'): 16 bytes bound, the kernel reads an object of 32"
+    );
     let error = run(complete().buffer_at(2, &out, 2)).unwrap_err();
     assert!(matches!(error, Error::BindingTooSmall { slot: 2, .. }), "{error}");
     let error = run(complete().buffer_at(2, &out, 64)).unwrap_err();
     assert!(matches!(error, Error::BufferRange { offset: 64, .. }), "{error}");
     assert!(matches!(run(complete().buffer(31, &out)), Err(Error::Slot { slot: 31, limit: 31 })));
-    assert!(matches!(run(complete().bytes(1, &[0u8; 4097])), Err(Error::InlineBytes { length: 4097, limit: 4096, .. })));
+    assert!(matches!(
+        run(complete().bytes(1, &[0u8; 4097])),
+        Err(Error::InlineBytes { length: 4097, limit: 4096, .. })
+    ));
     assert!(matches!(run(complete().bytes(1, &[] as &[u8])), Err(Error::InlineBytes { length: 0, .. })));
     run(complete().bytes(1, &[0u8; 4096])).unwrap();
     for length in [8, 32784, 33000] {
-        assert!(matches!(run(complete().threadgroup(1, length)), Err(Error::ThreadgroupMemory { .. })), "{length}");
+        assert!(
+            matches!(run(complete().threadgroup(1, length)), Err(Error::ThreadgroupMemory { .. })),
+            "{length}"
+        );
     }
-    assert!(matches!(run(complete().threadgroup(0, 32768)), Err(Error::ThreadgroupMemory { length: 32832, .. })));
+    assert!(matches!(
+        run(complete().threadgroup(0, 32768)),
+        Err(Error::ThreadgroupMemory { length: 32832, .. })
+    ));
 }
 
 #[test]
@@ -133,13 +164,21 @@ fn grids_are_checked() {
     let lab = lab();
     let out = lab.buffer(&[0i32; 4096]);
     let launch = |grid: Size, threads: Size| lab.launch("small").buffer(0, &out).threads(grid, threads);
-    assert!(matches!(launch(Size::width(64), Size::width(65)), Err(Error::ThreadgroupSize { limit: 64, .. })));
+    assert!(matches!(
+        launch(Size::width(64), Size::width(65)),
+        Err(Error::ThreadgroupSize { limit: 64, .. })
+    ));
     assert!(matches!(launch(Size::width(64), Size::new(8, 8, 2)), Err(Error::ThreadgroupSize { .. })));
     assert!(matches!(launch(Size::width(64), Size::width(0)), Err(Error::ThreadgroupSize { .. })));
     assert!(matches!(launch(Size::width(0), Size::width(32)), Err(Error::EmptyGrid { .. })));
     assert!(matches!(launch(Size::new(1, 0, 1), Size::width(32)), Err(Error::EmptyGrid { .. })));
     launch(Size::width(4096), Size::width(64)).unwrap();
-    let error = lab.launch("good").buffer(0, &out).buffer(3, &out).threads(Size::width(64), Size::new(32, 32, 2)).unwrap_err();
+    let error = lab
+        .launch("good")
+        .buffer(0, &out)
+        .buffer(3, &out)
+        .threads(Size::width(64), Size::new(32, 32, 2))
+        .unwrap_err();
     assert!(matches!(error, Error::ThreadgroupSize { limit: 1024, .. }), "{error}");
 }
 
@@ -147,7 +186,9 @@ fn grids_are_checked() {
 fn declared_threadgroup_memory_counts() {
     let lab = lab();
     let out = lab.buffer(&[0i32; 64]);
-    let run = |length| lab.launch("greedy").buffer(0, &out).threadgroup(0, length).threads(Size::width(64), Size::width(64));
+    let run = |length| {
+        lab.launch("greedy").buffer(0, &out).threadgroup(0, length).threads(Size::width(64), Size::width(64))
+    };
     run(256).unwrap();
     let error = run(1024).unwrap_err();
     assert!(error.to_string().contains("33024 bytes of threadgroup memory, the limit is 32768"), "{error}");
@@ -157,7 +198,9 @@ fn declared_threadgroup_memory_counts() {
 fn a_dispatch_needs_a_pipeline() {
     let lab = lab();
     let mut command_buffer = lab.queue.new_command_buffer("empty").unwrap();
-    let result = command_buffer.compute_encoder("", DispatchMode::Serial).dispatch_threads(Size::width(1), Size::width(1));
+    let result = command_buffer
+        .compute_encoder("", DispatchMode::Serial)
+        .dispatch_threads(Size::width(1), Size::width(1));
     assert_eq!(result, Err(Error::NoPipeline));
     assert!(command_buffer.commit().unwrap().wait(Duration::from_secs(10)).is_ok());
 }
@@ -168,7 +211,10 @@ fn buffers_are_checked() {
     assert!(matches!(lab.device.new_buffer("none", 0), Err(Error::BufferLength { length: 0, .. })));
     assert!(matches!(lab.device.new_buffer("all", usize::MAX), Err(Error::BufferLength { .. })));
     let buffer = lab.buffer(&[1u8, 2, 3, 4]);
-    assert!(matches!(buffer.read(2, &mut [0; 3]), Err(Error::BufferRange { offset: 2, length: 3, buffer_length: 4, .. })));
+    assert!(matches!(
+        buffer.read(2, &mut [0; 3]),
+        Err(Error::BufferRange { offset: 2, length: 3, buffer_length: 4, .. })
+    ));
     assert!(matches!(buffer.write(usize::MAX, &[0]), Err(Error::BufferRange { .. })));
     assert_eq!(buffer.contents().as_ptr() as usize % (16 << 10), 0);
 

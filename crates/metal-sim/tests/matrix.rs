@@ -26,11 +26,18 @@ fn one_simdgroup() -> (Size, Size) {
     (Size::width(1), Size::width(32))
 }
 
-fn multiply<A: Plain, D: Plain>(kernel: &str, narrow: impl Fn(f32) -> A, wide: impl Fn(f32) -> D, out: impl Fn(D) -> f32, to: impl Fn(A) -> f32, tolerance: f64) {
+fn multiply<A: Plain, D: Plain>(
+    kernel: &str,
+    narrow: impl Fn(f32) -> A,
+    wide: impl Fn(f32) -> D,
+    out: impl Fn(D) -> f32,
+    to: impl Fn(A) -> f32,
+    tolerance: f64,
+) {
     let lab = Lab::new("matrix.metal", SOURCE);
     let [a, b]: [Vec<A>; 2] = [1, 2].map(|seed| noise(seed, 64).into_iter().map(&narrow).collect());
     let c: Vec<D> = noise(3, 64).into_iter().map(&wide).collect();
-    let d = lab.buffer(&vec![D::default(); 64]);
+    let d = lab.buffer(&[D::default(); 64]);
     let (groups, threads) = one_simdgroup();
     lab.launch(kernel)
         .buffer(0, &lab.buffer(&a))
@@ -62,7 +69,11 @@ fn origin_row_length_and_transposition() {
     let input: Vec<f32> = (0..400).map(|i| i as f32).collect();
     let out = lab.buffer(&vec![-1f32; 400]);
     let (groups, threads) = one_simdgroup();
-    lab.launch("layout").buffer(0, &lab.buffer(&input)).buffer(1, &out).threadgroups(groups, threads).unwrap();
+    lab.launch("layout")
+        .buffer(0, &lab.buffer(&input))
+        .buffer(1, &out)
+        .threadgroups(groups, threads)
+        .unwrap();
     let found = read::<f32>(&out);
     for row in 0..8 {
         for column in 0..8 {
@@ -98,7 +109,11 @@ fn thread_elements_see_and_change_the_value() {
     let input = noise(5, 128);
     let out = lab.buffer(&vec![-1f32; 96]);
     let (groups, threads) = one_simdgroup();
-    lab.launch("elements").buffer(0, &lab.buffer(&input)).buffer(1, &out).threadgroups(groups, threads).unwrap();
+    lab.launch("elements")
+        .buffer(0, &lab.buffer(&input))
+        .buffer(1, &out)
+        .threadgroups(groups, threads)
+        .unwrap();
     let (a, b) = (matrix(&input), matrix(&input[64..]));
     let plus = |amount: f64| a.map(|x| x + amount);
     let expected = sum(&[0.0, 1.0, 2.0].map(|amount| product(&plus(amount), &b)));
@@ -121,7 +136,12 @@ fn any_number_of_products_between_synchronisations() {
     for count in [1u32, 40, 300] {
         let out = lab.buffer(&vec![-1f32; 256]);
         let (groups, threads) = one_simdgroup();
-        lab.launch("many").buffer(0, &lab.buffer(&input)).buffer(1, &out).bytes(2, &[count]).threadgroups(groups, threads).unwrap();
+        lab.launch("many")
+            .buffer(0, &lab.buffer(&input))
+            .buffer(1, &out)
+            .bytes(2, &[count])
+            .threadgroups(groups, threads)
+            .unwrap();
         let steps: Vec<Matrix> = (0..count as usize)
             .map(|step| product(&matrix(&input[step % 5..]), &matrix(&input[step % 7..])))
             .collect();

@@ -10,7 +10,11 @@ const SOURCE: &str = include_str!("msl/simd.metal");
 /// Runs a kernel on 80 threads: two whole SIMD-groups and one of 16 threads.
 fn run(lab: &Lab, kernel: &str, input: &[i32]) -> Vec<i32> {
     let (input, output) = (lab.buffer(input), lab.buffer(&vec![-1i32; input.len()]));
-    lab.launch(kernel).buffer(0, &input).buffer(1, &output).threads(Size::width(80), Size::width(80)).unwrap();
+    lab.launch(kernel)
+        .buffer(0, &input)
+        .buffer(1, &output)
+        .threads(Size::width(80), Size::width(80))
+        .unwrap();
     read(&output)
 }
 
@@ -61,7 +65,11 @@ fn integer_operations_have_their_specified_values() {
         let found = run(&lab, kernel, &input);
         for (number, group) in input.chunks(32).enumerate() {
             for lane in 0..group.len() {
-                assert_eq!(found[number * 32 + lane], expected(group, lane), "{kernel}, SIMD-group {number}, lane {lane}");
+                assert_eq!(
+                    found[number * 32 + lane],
+                    expected(group, lane),
+                    "{kernel}, SIMD-group {number}, lane {lane}"
+                );
             }
         }
     }
@@ -81,7 +89,11 @@ fn integer_operations_have_their_specified_values() {
         let found = run(&lab, kernel, &input);
         for (number, group) in input.chunks_exact(32).enumerate() {
             for lane in 0..32 {
-                assert_eq!(found[number * 32 + lane], expected(group, lane), "{kernel}, SIMD-group {number}, lane {lane}");
+                assert_eq!(
+                    found[number * 32 + lane],
+                    expected(group, lane),
+                    "{kernel}, SIMD-group {number}, lane {lane}"
+                );
             }
         }
     }
@@ -92,7 +104,11 @@ fn float_sums_are_close_and_the_same_on_all_lanes() {
     let lab = Lab::new("simd.metal", SOURCE);
     let values = noise(3, 64);
     let (input, output) = (lab.buffer(&values), lab.buffer(&[0f32; 64]));
-    lab.launch("sum_float").buffer(0, &input).buffer(1, &output).threads(Size::width(64), Size::width(64)).unwrap();
+    lab.launch("sum_float")
+        .buffer(0, &input)
+        .buffer(1, &output)
+        .threads(Size::width(64), Size::width(64))
+        .unwrap();
     for (group, sums) in values.chunks(32).zip(read::<f32>(&output).chunks(32)) {
         let expected: f64 = group.iter().map(|&x| f64::from(x)).sum();
         assert!((f64::from(sums[0]) - expected).abs() < 1e-5, "{} {expected}", sums[0]);
@@ -105,13 +121,21 @@ fn vectors_are_reduced_and_shuffled_by_component() {
     let lab = Lab::new("simd.metal", SOURCE);
     let values: Vec<f32> = (0..128).map(|i| i as f32).collect();
     let (input, output) = (lab.buffer(&values), lab.buffer(&[0f32; 128]));
-    lab.launch("sum_float4").buffer(0, &input).buffer(1, &output).threads(Size::width(32), Size::width(32)).unwrap();
+    lab.launch("sum_float4")
+        .buffer(0, &input)
+        .buffer(1, &output)
+        .threads(Size::width(32), Size::width(32))
+        .unwrap();
     let expected: Vec<f32> = (0..4).map(|c| (0..32).map(|i| values[i * 4 + c]).sum()).collect();
     assert!(read::<f32>(&output).chunks(4).all(|sums| sums == expected));
 
     let halves: Vec<half::f16> = values.iter().map(|&x| half::f16::from_f32(x)).collect();
     let (input, output) = (lab.buffer(&halves), lab.buffer(&vec![half::f16::ZERO; 128]));
-    lab.launch("shuffle_half4").buffer(0, &input).buffer(1, &output).threads(Size::width(32), Size::width(32)).unwrap();
+    lab.launch("shuffle_half4")
+        .buffer(0, &input)
+        .buffer(1, &output)
+        .threads(Size::width(32), Size::width(32))
+        .unwrap();
     let found = read::<half::f16>(&output);
     assert!((0..128).all(|i| found[i] == halves[i ^ 64]));
 }
@@ -134,9 +158,9 @@ fn diverged_threads_only_meet_their_own_kind() {
 fn threads_that_leave_a_loop_meet_again_after_it() {
     let lab = Lab::new("simd.metal", SOURCE);
     let found = run(&lab, "divergent_loop", &[0; 80]);
-    for lane in 0..32 {
+    for (lane, &value) in found[..32].iter().enumerate() {
         let in_loop: i32 = (0..=lane as i32).map(|step| 32 - step).sum();
-        assert_eq!(found[lane], in_loop + 32_000, "lane {lane}");
+        assert_eq!(value, in_loop + 32_000, "lane {lane}");
     }
 }
 
@@ -144,7 +168,7 @@ fn threads_that_leave_a_loop_meet_again_after_it() {
 fn threads_that_returned_do_not_count() {
     let lab = Lab::new("simd.metal", SOURCE);
     let found = run(&lab, "early_return", &[0; 80]);
-    for lane in 0..32 {
-        assert_eq!(found[lane], if lane % 3 == 0 { 0 } else { 21 });
+    for (lane, &value) in found[..32].iter().enumerate() {
+        assert_eq!(value, if lane % 3 == 0 { 0 } else { 21 });
     }
 }

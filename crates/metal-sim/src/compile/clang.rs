@@ -93,7 +93,11 @@ impl Clang {
             Ok(String::from_utf8_lossy(&output.stdout).into_owned())
         } else {
             let text = String::from_utf8_lossy(&output.stderr);
-            let reason = if text.trim().is_empty() { format!("clang: {}", output.status) } else { text.trim().to_owned() };
+            let reason = if text.trim().is_empty() {
+                format!("clang: {}", output.status)
+            } else {
+                text.trim().to_owned()
+            };
             Err(Error::Clang(reason))
         }
     }

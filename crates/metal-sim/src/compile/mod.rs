@@ -180,13 +180,33 @@ fn compile(clang: &Clang, preprocessed: &str, options: &CompileOptions, library:
     let shim = shim::install(&cache::directory())?;
     let output = cache::temporary(library);
     let mut arguments: Vec<String> = [
-        "-x", "c++", "-std=c++17", "-O3", "-fPIC", "-shared", "-fvisibility=hidden", "-fno-exceptions", "-fno-rtti",
-        "-fno-threadsafe-statics", "-fsigned-char", "-fno-stack-protector", "-gline-tables-only",
+        "-x",
+        "c++",
+        "-std=c++17",
+        "-O3",
+        "-fPIC",
+        "-shared",
+        "-fvisibility=hidden",
+        "-fno-exceptions",
+        "-fno-rtti",
+        "-fno-threadsafe-statics",
+        "-fsigned-char",
+        "-fno-stack-protector",
+        "-gline-tables-only",
         // Arrays are addressed as MSL does it; a signed index that wraps is not our business to exploit.
-        "-fno-strict-aliasing", "-fwrapv", "-nostdinc++", "-nostdlib++", "-w", "-ferror-limit=20", "-fuse-ld=lld",
-        "-rtlib=compiler-rt", "-ffunction-sections", "-Wl,--gc-sections",
+        "-fno-strict-aliasing",
+        "-fwrapv",
+        "-nostdinc++",
+        "-nostdlib++",
+        "-w",
+        "-ferror-limit=20",
+        "-fuse-ld=lld",
+        "-rtlib=compiler-rt",
+        "-ffunction-sections",
+        "-Wl,--gc-sections",
         // Round after every operation on halves, as the GPU does.
-        "-Xclang", "-ffloat16-excess-precision=none",
+        "-Xclang",
+        "-ffloat16-excess-precision=none",
     ]
     .map(str::to_owned)
     .to_vec();
@@ -195,7 +215,12 @@ fn compile(clang: &Clang, preprocessed: &str, options: &CompileOptions, library:
         MathMode::Fast => arguments.extend(["-ffast-math", "-fno-finite-math-only"].map(str::to_owned)),
         MathMode::Safe => arguments.push("-ffp-contract=off".to_owned()),
     }
-    arguments.extend(["-I".to_owned(), shim.display().to_string(), "-o".to_owned(), output.display().to_string()]);
+    arguments.extend([
+        "-I".to_owned(),
+        shim.display().to_string(),
+        "-o".to_owned(),
+        output.display().to_string(),
+    ]);
     arguments.extend(["-".to_owned(), "-lm".to_owned()]);
     clang.run(&arguments, &translated)?;
     fs::rename(&output, library)

@@ -57,16 +57,26 @@ impl SimBuffer {
             return Err(Error::Device(format!("buffer '{label}': no memory for {length} bytes")));
         };
         Ok(Self {
-            memory: Arc::new(Memory { label: label.to_owned(), start, length, mapped: Some(mapped - before) }),
+            memory: Arc::new(Memory {
+                label: label.to_owned(),
+                start,
+                length,
+                mapped: Some(mapped - before),
+            }),
         })
     }
 
     /// # Safety
     /// See [`metal::device::Device::new_buffer_no_copy`].
-    pub(super) unsafe fn foreign(label: &str, memory: NonNull<u8>, length: usize, limits: &Limits) -> Result<Self> {
+    pub(super) unsafe fn foreign(
+        label: &str,
+        memory: NonNull<u8>,
+        length: usize,
+        limits: &Limits,
+    ) -> Result<Self> {
         check_length(label, length, limits)?;
         let (address, alignment) = (memory.as_ptr() as usize, limits.no_copy_alignment);
-        if address % alignment != 0 || length % alignment != 0 {
+        if address % alignment != 0 || !length.is_multiple_of(alignment) {
             return Err(Error::NoCopyAlignment { label: label.to_owned(), address, length, alignment });
         }
         Ok(Self { memory: Arc::new(Memory { label: label.to_owned(), start: memory, length, mapped: None }) })
@@ -113,14 +123,18 @@ impl Buffer for SimBuffer {
     fn read(&self, offset: usize, out: &mut [u8]) -> Result<()> {
         self.check_range(offset, out.len())?;
         // SAFETY: the range was checked, and `out` is memory of its own.
-        unsafe { ptr::copy_nonoverlapping(self.memory.start.as_ptr().add(offset), out.as_mut_ptr(), out.len()) };
+        unsafe {
+            ptr::copy_nonoverlapping(self.memory.start.as_ptr().add(offset), out.as_mut_ptr(), out.len())
+        };
         Ok(())
     }
 
     fn write(&self, offset: usize, data: &[u8]) -> Result<()> {
         self.check_range(offset, data.len())?;
         // SAFETY: the range was checked, and `data` is memory of its own.
-        unsafe { ptr::copy_nonoverlapping(data.as_ptr(), self.memory.start.as_ptr().add(offset), data.len()) };
+        unsafe {
+            ptr::copy_nonoverlapping(data.as_ptr(), self.memory.start.as_ptr().add(offset), data.len())
+        };
         Ok(())
     }
 }

@@ -5,7 +5,9 @@ use std::sync::Arc;
 use std::sync::mpsc::Sender;
 use std::time::Duration;
 
-use metal::device::{Buffer, CommandBuffer, ComputeEncoder, DispatchMode, Error, Limits, Pipeline, Result, Size};
+use metal::device::{
+    Buffer, CommandBuffer, ComputeEncoder, DispatchMode, Error, Limits, Pipeline, Result, Size,
+};
 
 use super::buffer::SimBuffer;
 use super::pipeline::SimPipeline;
@@ -58,11 +60,20 @@ impl Binding {
 /// One recorded command.
 pub(super) enum Command {
     Dispatch(Box<Dispatch>),
-    Copy { source: SimBuffer, source_offset: usize, destination: SimBuffer, destination_offset: usize, length: usize },
+    Copy {
+        source: SimBuffer,
+        source_offset: usize,
+        destination: SimBuffer,
+        destination_offset: usize,
+        length: usize,
+    },
 }
 
 /// One recorded dispatch: everything bound when it was recorded.
-#[expect(dead_code, reason = "the pipeline keeps code loaded and the bindings keep memory, for the addresses in the launch")]
+#[expect(
+    dead_code,
+    reason = "the pipeline keeps code loaded and the bindings keep memory, for the addresses in the launch"
+)]
 pub(super) struct Dispatch {
     pub label: String,
     pub pipeline: SimPipeline,
@@ -151,7 +162,9 @@ impl SimEncoder<'_> {
         };
         match argument.kind {
             ArgumentKind::Builtin => Ok(()),
-            ArgumentKind::Threadgroup if argument.optional || self.dynamic_memory[argument.slot] > 0 => Ok(()),
+            ArgumentKind::Threadgroup if argument.optional || self.dynamic_memory[argument.slot] > 0 => {
+                Ok(())
+            }
             ArgumentKind::Threadgroup => Err(unbound("threadgroup")),
             ArgumentKind::Buffer => {
                 let Some(binding) = &self.bindings[argument.slot] else {
@@ -164,10 +177,17 @@ impl SimEncoder<'_> {
                     reason,
                 };
                 if argument.reference && binding.length() < argument.size {
-                    return Err(wrong(format!("{} bytes bound, the kernel reads an object of {}", binding.length(), argument.size)));
+                    return Err(wrong(format!(
+                        "{} bytes bound, the kernel reads an object of {}",
+                        binding.length(),
+                        argument.size
+                    )));
                 }
-                if binding.address() as usize % argument.alignment != 0 {
-                    return Err(wrong(format!("bound at an address that is no multiple of {}, the alignment of its type", argument.alignment)));
+                if !(binding.address() as usize).is_multiple_of(argument.alignment) {
+                    return Err(wrong(format!(
+                        "bound at an address that is no multiple of {}, the alignment of its type",
+                        argument.alignment
+                    )));
                 }
                 Ok(())
             }
@@ -180,7 +200,8 @@ impl SimEncoder<'_> {
         let limits = self.limits();
         let most = pipeline.max_threads_per_threadgroup();
         let per_axis = limits.max_threadgroup_size.to_array();
-        let too_wide = threads.to_array().iter().zip(per_axis).any(|(&count, limit)| count == 0 || count > limit);
+        let too_wide =
+            threads.to_array().iter().zip(per_axis).any(|(&count, limit)| count == 0 || count > limit);
         if too_wide || threads.volume().is_none_or(|volume| volume > most) {
             return Err(Error::ThreadgroupSize { kernel: kernel.to_owned(), size: threads, limit: most });
         }
@@ -188,7 +209,9 @@ impl SimEncoder<'_> {
             let narrow = |count: usize| u32::try_from(count).ok().filter(|&count| count > 0);
             Some(Uint3::new(narrow(size.width)?, narrow(size.height)?, narrow(size.depth)?))
         };
-        let (Some(threadgroups_3), Some(threads_3), Some(grid_3)) = (grid_of(threadgroups), grid_of(threads), grid_of(grid)) else {
+        let (Some(threadgroups_3), Some(threads_3), Some(grid_3)) =
+            (grid_of(threadgroups), grid_of(threads), grid_of(grid))
+        else {
             return Err(Error::EmptyGrid { kernel: kernel.to_owned(), grid });
         };
         for argument in &pipeline.shared.kernel.arguments {
@@ -228,8 +251,14 @@ impl SimEncoder<'_> {
             queue_size: pipeline.shared.queue_size,
             budget: self.command_buffer.budget,
         };
-        let label = if self.label.is_empty() { kernel.to_owned() } else { format!("{} ({kernel})", self.label) };
-        self.command_buffer.commands.push(Command::Dispatch(Box::new(Dispatch { label, pipeline, bindings, launch })));
+        let label =
+            if self.label.is_empty() { kernel.to_owned() } else { format!("{} ({kernel})", self.label) };
+        self.command_buffer.commands.push(Command::Dispatch(Box::new(Dispatch {
+            label,
+            pipeline,
+            bindings,
+            launch,
+        })));
         Ok(())
     }
 }
@@ -266,9 +295,12 @@ impl ComputeEncoder for SimEncoder<'_> {
 
     fn set_threadgroup_memory(&mut self, slot: usize, length: usize) -> Result<()> {
         self.check_slot(slot, self.limits().threadgroup_slots)?;
-        let (limit, alignment) = (self.limits().max_threadgroup_memory, self.limits().threadgroup_memory_alignment);
+        let (limit, alignment) =
+            (self.limits().max_threadgroup_memory, self.limits().threadgroup_memory_alignment);
         match u32::try_from(length) {
-            Ok(narrow) if length <= limit && length % alignment == 0 => self.dynamic_memory[slot] = narrow,
+            Ok(narrow) if length <= limit && length.is_multiple_of(alignment) => {
+                self.dynamic_memory[slot] = narrow
+            }
             _ => {
                 let kernel = self.pipeline.as_ref().map_or("", |pipeline| pipeline.name()).to_owned();
                 return Err(Error::ThreadgroupMemory { kernel, length, limit, alignment });

@@ -104,8 +104,10 @@ impl SimDevice {
     /// # Errors
     /// [`Error::Compile`].
     pub fn new_library_from(&self, source: Source<'_>, options: &CompileOptions) -> Result<SimLibrary> {
-        let module = compile::load(&self.shared.clang, source, options)
-            .map_err(|error| Error::Compile { label: source.name.to_owned(), diagnostics: error.to_string() })?;
+        let module = compile::load(&self.shared.clang, source, options).map_err(|error| Error::Compile {
+            label: source.name.to_owned(),
+            diagnostics: error.to_string(),
+        })?;
         Ok(SimLibrary::new(source.name, module))
     }
 }
@@ -132,7 +134,12 @@ impl Device for SimDevice {
         SimBuffer::owned(label, length, self.limits())
     }
 
-    unsafe fn new_buffer_no_copy(&self, label: &str, memory: NonNull<u8>, length: usize) -> Result<SimBuffer> {
+    unsafe fn new_buffer_no_copy(
+        &self,
+        label: &str,
+        memory: NonNull<u8>,
+        length: usize,
+    ) -> Result<SimBuffer> {
         // SAFETY: the caller vouches for the range.
         unsafe { SimBuffer::foreign(label, memory, length, self.limits()) }
     }
@@ -141,7 +148,12 @@ impl Device for SimDevice {
         self.new_library_from(Source { name: label, text: source, include_directories: &[] }, options)
     }
 
-    fn new_pipeline(&self, library: &SimLibrary, name: &str, constants: &FunctionConstants) -> Result<SimPipeline> {
+    fn new_pipeline(
+        &self,
+        library: &SimLibrary,
+        name: &str,
+        constants: &FunctionConstants,
+    ) -> Result<SimPipeline> {
         library.pipeline(name, constants, self.limits())
     }
 

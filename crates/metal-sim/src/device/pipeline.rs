@@ -44,7 +44,12 @@ impl SimLibrary {
         self.module.kernel(name)
     }
 
-    pub(super) fn pipeline(&self, name: &str, constants: &FunctionConstants, limits: &Limits) -> Result<SimPipeline> {
+    pub(super) fn pipeline(
+        &self,
+        name: &str,
+        constants: &FunctionConstants,
+        limits: &Limits,
+    ) -> Result<SimPipeline> {
         let kernel = self.module.kernel(name).ok_or_else(|| Error::KernelNotFound {
             name: name.to_owned(),
             library: self.label.to_string(),

@@ -73,7 +73,8 @@ fn run_queue(receiver: &Receiver<Work>, mut executor: Executor) {
                 Command::Copy { source, source_offset, destination, destination_offset, length } => {
                     // SAFETY: both ranges were checked when the copy was recorded; they may overlap.
                     unsafe {
-                        let (from, to) = (source.address(*source_offset), destination.address(*destination_offset));
+                        let (from, to) =
+                            (source.address(*source_offset), destination.address(*destination_offset));
                         ptr::copy(from.cast::<u8>(), to.cast::<u8>(), *length);
                     }
                     Ok(())

@@ -64,8 +64,11 @@ impl Executor {
     /// # Errors
     /// If stacks or threads cannot be had.
     pub fn new(threads: usize) -> io::Result<Self> {
-        let shared =
-            Arc::new(Shared { state: Mutex::new(State::default()), work: Condvar::new(), done: Condvar::new() });
+        let shared = Arc::new(Shared {
+            state: Mutex::new(State::default()),
+            work: Condvar::new(),
+            done: Condvar::new(),
+        });
         let mut helpers = Vec::new();
         for index in 1..threads.max(1) {
             let shared = Arc::clone(&shared);
@@ -148,7 +151,9 @@ fn help(shared: &Shared, worker: WorkerOnTheWay) {
                 if state.stopping {
                     return;
                 }
-                if state.number != seen && let Some(job) = &state.job {
+                if state.number != seen
+                    && let Some(job) = &state.job
+                {
                     seen = state.number;
                     break Arc::clone(job);
                 }

@@ -23,7 +23,10 @@ impl Fault {
             }
             libc::SIGFPE => "integer division by zero or overflow (undefined in MSL)".to_owned(),
             libc::SIGILL | libc::SIGTRAP => "unreachable code was reached".to_owned(),
-            _ => format!("the kernel does not end: a threadgroup took more than {:?} of processor time", launch.budget),
+            _ => format!(
+                "the kernel does not end: a threadgroup took more than {:?} of processor time",
+                launch.budget
+            ),
         }
     }
 }
@@ -32,7 +35,11 @@ impl Fault {
 fn nearest(launch: &Launch, address: usize) -> String {
     let distance = |slot: &usize| {
         let start = launch.buffers[*slot] as usize;
-        if address < start { start - address } else { address.saturating_sub(start + launch.buffer_lengths[*slot]) }
+        if address < start {
+            start - address
+        } else {
+            address.saturating_sub(start + launch.buffer_lengths[*slot])
+        }
     };
     let bound = (0..launch.buffers.len()).filter(|&slot| !launch.buffers[slot].is_null());
     if address < 4096 {
@@ -47,10 +54,10 @@ fn nearest(launch: &Launch, address: usize) -> String {
     }
 }
 
-#[cfg(target_os = "linux")]
-pub(super) use linux::{interrupt, install, processor_time};
 #[cfg(not(target_os = "linux"))]
-pub(super) use elsewhere::{interrupt, install, processor_time};
+pub(super) use elsewhere::{install, interrupt, processor_time};
+#[cfg(target_os = "linux")]
+pub(super) use linux::{install, interrupt, processor_time};
 
 #[cfg(target_os = "linux")]
 mod linux {
@@ -108,11 +115,14 @@ mod linux {
         // SAFETY: both calls get valid pointers, and the mapping is used for nothing else.
         unsafe {
             let mut current: libc::stack_t = MaybeUninit::zeroed().assume_init();
-            if libc::sigaltstack(ptr::null(), &raw mut current) == 0 && current.ss_flags & libc::SS_DISABLE == 0 {
+            if libc::sigaltstack(ptr::null(), &raw mut current) == 0
+                && current.ss_flags & libc::SS_DISABLE == 0
+            {
                 return;
             }
             let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-            let memory = libc::mmap(ptr::null_mut(), LENGTH, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0);
+            let memory =
+                libc::mmap(ptr::null_mut(), LENGTH, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0);
             if memory != libc::MAP_FAILED {
                 let stack = libc::stack_t { ss_sp: memory, ss_flags: 0, ss_size: LENGTH };
                 libc::sigaltstack(&raw const stack, ptr::null_mut());
@@ -132,7 +142,9 @@ mod linux {
         unsafe {
             let mut clock = 0;
             let mut time: libc::timespec = MaybeUninit::zeroed().assume_init();
-            if libc::pthread_getcpuclockid(thread, &raw mut clock) != 0 || libc::clock_gettime(clock, &raw mut time) != 0 {
+            if libc::pthread_getcpuclockid(thread, &raw mut clock) != 0
+                || libc::clock_gettime(clock, &raw mut time) != 0
+            {
                 return None;
             }
             Some(Duration::new(u64::try_from(time.tv_sec).ok()?, u32::try_from(time.tv_nsec).ok()?))
@@ -164,7 +176,8 @@ mod linux {
             if signal == interrupt_signal() {
                 return;
             }
-            let previous = PREVIOUS.get().and_then(|all| all.iter().find(|previous| previous.signal == signal));
+            let previous =
+                PREVIOUS.get().and_then(|all| all.iter().find(|previous| previous.signal == signal));
             let Some(previous) = previous else { return };
             let action = previous.action.sa_sigaction;
             if action == libc::SIG_DFL || action == libc::SIG_IGN {

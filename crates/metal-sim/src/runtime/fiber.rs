@@ -23,10 +23,20 @@ const COLOUR_STEP: usize = 128 + 64;
 #[unsafe(naked)]
 pub(super) unsafe extern "sysv64" fn switch(save: *mut *mut c_void, to: *mut c_void) {
     std::arch::naked_asm!(
-        "push rbp", "push rbx", "push r12", "push r13", "push r14", "push r15",
+        "push rbp",
+        "push rbx",
+        "push r12",
+        "push r13",
+        "push r14",
+        "push r15",
         "mov [rdi], rsp",
         "mov rsp, rsi",
-        "pop r15", "pop r14", "pop r13", "pop r12", "pop rbx", "pop rbp",
+        "pop r15",
+        "pop r14",
+        "pop r13",
+        "pop r12",
+        "pop rbx",
+        "pop rbp",
         // A return would mispredict, since the caller on the other stack is another one.
         "pop rcx",
         "jmp rcx",
@@ -37,7 +47,9 @@ pub(super) unsafe extern "sysv64" fn switch(save: *mut *mut c_void, to: *mut c_v
 #[cfg(target_arch = "x86_64")]
 #[unsafe(naked)]
 pub(super) unsafe extern "sysv64" fn resume() {
-    std::arch::naked_asm!("pop r15", "pop r14", "pop r13", "pop r12", "pop rbx", "pop rbp", "pop rcx", "jmp rcx")
+    std::arch::naked_asm!(
+        "pop r15", "pop r14", "pop r13", "pop r12", "pop rbx", "pop rbp", "pop rcx", "jmp rcx"
+    )
 }
 
 /// Saves the callee-saved registers on the current stack, stores the stack pointer to `*save` and continues
@@ -50,15 +62,29 @@ pub(super) unsafe extern "sysv64" fn resume() {
 pub(super) unsafe extern "C" fn switch(save: *mut *mut c_void, to: *mut c_void) {
     std::arch::naked_asm!(
         "sub sp, sp, #160",
-        "stp x19, x20, [sp]", "stp x21, x22, [sp, #16]", "stp x23, x24, [sp, #32]",
-        "stp x25, x26, [sp, #48]", "stp x27, x28, [sp, #64]", "stp x29, x30, [sp, #80]",
-        "stp d8, d9, [sp, #96]", "stp d10, d11, [sp, #112]", "stp d12, d13, [sp, #128]", "stp d14, d15, [sp, #144]",
+        "stp x19, x20, [sp]",
+        "stp x21, x22, [sp, #16]",
+        "stp x23, x24, [sp, #32]",
+        "stp x25, x26, [sp, #48]",
+        "stp x27, x28, [sp, #64]",
+        "stp x29, x30, [sp, #80]",
+        "stp d8, d9, [sp, #96]",
+        "stp d10, d11, [sp, #112]",
+        "stp d12, d13, [sp, #128]",
+        "stp d14, d15, [sp, #144]",
         "mov x9, sp",
         "str x9, [x0]",
         "mov sp, x1",
-        "ldp x19, x20, [sp]", "ldp x21, x22, [sp, #16]", "ldp x23, x24, [sp, #32]",
-        "ldp x25, x26, [sp, #48]", "ldp x27, x28, [sp, #64]", "ldp x29, x30, [sp, #80]",
-        "ldp d8, d9, [sp, #96]", "ldp d10, d11, [sp, #112]", "ldp d12, d13, [sp, #128]", "ldp d14, d15, [sp, #144]",
+        "ldp x19, x20, [sp]",
+        "ldp x21, x22, [sp, #16]",
+        "ldp x23, x24, [sp, #32]",
+        "ldp x25, x26, [sp, #48]",
+        "ldp x27, x28, [sp, #64]",
+        "ldp x29, x30, [sp, #80]",
+        "ldp d8, d9, [sp, #96]",
+        "ldp d10, d11, [sp, #112]",
+        "ldp d12, d13, [sp, #128]",
+        "ldp d14, d15, [sp, #144]",
         "add sp, sp, #160",
         "br x30",
     )
@@ -69,9 +95,16 @@ pub(super) unsafe extern "C" fn switch(save: *mut *mut c_void, to: *mut c_void) 
 #[unsafe(naked)]
 pub(super) unsafe extern "C" fn resume() {
     std::arch::naked_asm!(
-        "ldp x19, x20, [sp]", "ldp x21, x22, [sp, #16]", "ldp x23, x24, [sp, #32]",
-        "ldp x25, x26, [sp, #48]", "ldp x27, x28, [sp, #64]", "ldp x29, x30, [sp, #80]",
-        "ldp d8, d9, [sp, #96]", "ldp d10, d11, [sp, #112]", "ldp d12, d13, [sp, #128]", "ldp d14, d15, [sp, #144]",
+        "ldp x19, x20, [sp]",
+        "ldp x21, x22, [sp, #16]",
+        "ldp x23, x24, [sp, #32]",
+        "ldp x25, x26, [sp, #48]",
+        "ldp x27, x28, [sp, #64]",
+        "ldp x29, x30, [sp, #80]",
+        "ldp d8, d9, [sp, #96]",
+        "ldp d10, d11, [sp, #112]",
+        "ldp d12, d13, [sp, #128]",
+        "ldp d14, d15, [sp, #144]",
         "add sp, sp, #160",
         "br x30",
     )

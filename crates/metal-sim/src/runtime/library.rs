@@ -87,7 +87,10 @@ impl fmt::Display for LoadError {
         match self {
             Self::Link(reason) => f.write_str(reason),
             Self::Abi { found, expected } => {
-                write!(f, "the library's layout {found:?} is not the runtime's {expected:?}: delete the cache")
+                write!(
+                    f,
+                    "the library's layout {found:?} is not the runtime's {expected:?}: delete the cache"
+                )
             }
         }
     }
@@ -126,11 +129,17 @@ impl Module {
         // and consists of what `layout` describes, which the sizes confirm before anything else is read.
         unsafe {
             let attach = library
-                .get::<unsafe extern "C" fn(*const Runtime) -> *const LibraryDescriptor>(b"metal_sim_attach\0")
+                .get::<unsafe extern "C" fn(*const Runtime) -> *const LibraryDescriptor>(
+                    b"metal_sim_attach\0",
+                )
                 .map_err(link_error)?;
             let descriptor = &*attach(&raw const RUNTIME);
-            let found =
-                [descriptor.abi, descriptor.lane_size, descriptor.simdgroup_size, descriptor.threadgroup_size];
+            let found = [
+                descriptor.abi,
+                descriptor.lane_size,
+                descriptor.simdgroup_size,
+                descriptor.threadgroup_size,
+            ];
             let expected = [
                 ABI_VERSION,
                 size_of::<Lane>() as u32,

@@ -65,7 +65,12 @@ unsafe extern "C" fn threadgroup_barrier(lane: *mut Lane, flags: u32, site: u32)
     }
 }
 
-unsafe extern "C" fn local_memory(lane: *mut Lane, key: *const c_void, size: usize, alignment: usize) -> *mut c_void {
+unsafe extern "C" fn local_memory(
+    lane: *mut Lane,
+    key: *const c_void,
+    size: usize,
+    alignment: usize,
+) -> *mut c_void {
     // SAFETY: as in `simd_arrive`.
     unsafe {
         let worker = worker_of(lane);
@@ -127,7 +132,8 @@ unsafe fn earliest(group: *mut SimdGroup) -> u32 {
         let site_of = |index: u32| (*all_lanes.add(index as usize)).site;
         let lanes = || (0..32u32).filter(move |index| waiting >> index & 1 != 0);
         let first = lanes().map(site_of).min().unwrap_or(0);
-        let mask = lanes().filter(|&index| site_of(index) == first).fold(0u32, |mask, index| mask | 1 << index);
+        let mask =
+            lanes().filter(|&index| site_of(index) == first).fold(0u32, |mask, index| mask | 1 << index);
         let rest = waiting & !mask;
         (*group).sites_differ = 0;
         if rest != 0 {
@@ -167,7 +173,11 @@ pub(super) unsafe fn next_lane(worker: *mut Worker, lane: *mut Lane) -> *mut Lan
             let runnable = (*group).runnable;
             if runnable != 0 {
                 // Go round, so that every lane of a group gets its turn before the first one has a second.
-                let later = if group == (*lane).simdgroup { runnable & !((2u32 << (*lane).lane).wrapping_sub(1)) } else { runnable };
+                let later = if group == (*lane).simdgroup {
+                    runnable & !((2u32 << (*lane).lane).wrapping_sub(1))
+                } else {
+                    runnable
+                };
                 let index = if later != 0 { later } else { runnable }.trailing_zeros();
                 return (*group).lanes.add(index as usize);
             }

@@ -119,9 +119,11 @@ impl Worker {
             self.queues = vec![0; needed];
             self.queue_words = queue_words;
         }
-        self.memory.begin(launch.memory_limit, &launch.dynamic_memory, &mut self.dynamic).map_err(|needed| {
-            fail(format!("{needed} bytes of threadgroup memory, the limit is {}", launch.memory_limit))
-        })?;
+        self.memory.begin(launch.memory_limit, &launch.dynamic_memory, &mut self.dynamic).map_err(
+            |needed| {
+                fail(format!("{needed} bytes of threadgroup memory, the limit is {}", launch.memory_limit))
+            },
+        )?;
         self.threadgroup.dispatch_size = launch.threads;
         self.threadgroup.threadgroups = launch.threadgroups;
         self.threadgroup.grid = launch.grid;
@@ -165,7 +167,8 @@ impl Worker {
     }
 
     fn set_up(&mut self, launch: &Launch, position: Uint3) {
-        let cut = |index: u32, size: u32, grid: u32| size.min(grid.saturating_sub(index.saturating_mul(size)));
+        let cut =
+            |index: u32, size: u32, grid: u32| size.min(grid.saturating_sub(index.saturating_mul(size)));
         let size = Uint3::new(
             cut(position.x, launch.threads.x, launch.grid.x),
             cut(position.y, launch.threads.y, launch.grid.y),
@@ -329,7 +332,12 @@ impl ThreadgroupMemory {
     }
 
     /// Lays out the dynamic slots of a dispatch; the error is the number of bytes needed.
-    fn begin(&mut self, limit: usize, lengths: &[u32; SLOTS], slots: &mut [*mut c_void; SLOTS]) -> Result<(), usize> {
+    fn begin(
+        &mut self,
+        limit: usize,
+        lengths: &[u32; SLOTS],
+        slots: &mut [*mut c_void; SLOTS],
+    ) -> Result<(), usize> {
         self.limit = limit.min(Self::CAPACITY);
         self.used = 0;
         self.variables.clear();

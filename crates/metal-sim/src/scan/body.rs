@@ -25,7 +25,10 @@ pub(super) fn scan_words(scanner: &mut Scanner<'_>) {
                     scanner.edit(token.start, token.end, text);
                 }
             }
-            _ if tokens.get(at) == "[" && tokens.get(at + 1) == "[" && attribute_end(scanner, at).is_some() => {
+            _ if tokens.get(at) == "["
+                && tokens.get(at + 1) == "["
+                && attribute_end(scanner, at).is_some() =>
+            {
                 at = attribute(scanner, at);
             }
             _ => {}
@@ -58,7 +61,8 @@ fn attribute(scanner: &mut Scanner<'_>, open: usize) -> usize {
 fn literal(number: &str) -> Option<String> {
     let lower = number.to_ascii_lowercase();
     let is_hexadecimal = lower.starts_with("0x");
-    let is_floating = if is_hexadecimal { lower.contains('p') } else { lower.contains('.') || lower.contains('e') };
+    let is_floating =
+        if is_hexadecimal { lower.contains('p') } else { lower.contains('.') || lower.contains('e') };
     if let Some(digits) = lower.strip_suffix("bf").filter(|_| !is_hexadecimal) {
         return Some(format!("bfloat({}f)", as_floating(digits)));
     }
@@ -90,7 +94,9 @@ pub(super) fn scan_body(scanner: &mut Scanner<'_>, body: usize, close: usize, is
                 start -= 1;
             }
             if tokens.get(start - 1) == ")"
-                && let Some(open) = (body..start - 1).rev().find(|&index| tokens.closing(index) == start - 1 && tokens.get(index) == "(")
+                && let Some(open) = (body..start - 1)
+                    .rev()
+                    .find(|&index| tokens.closing(index) == start - 1 && tokens.get(index) == "(")
                 && tokens.get(open - 1) == "alignas"
             {
                 start = open - 1;
@@ -103,7 +109,13 @@ pub(super) fn scan_body(scanner: &mut Scanner<'_>, body: usize, close: usize, is
 }
 
 /// `threadgroup T name[...], ...;`
-fn threadgroup_variable(scanner: &mut Scanner<'_>, start: usize, keyword: usize, close: usize, is_kernel: bool) {
+fn threadgroup_variable(
+    scanner: &mut Scanner<'_>,
+    start: usize,
+    keyword: usize,
+    close: usize,
+    is_kernel: bool,
+) {
     let tokens = scanner.tokens;
     let Some(end) = (keyword..close).find(|&index| tokens.get(index) == ";") else { return };
     let mut first = keyword + 1;
@@ -132,7 +144,10 @@ fn threadgroup_variable(scanner: &mut Scanner<'_>, start: usize, keyword: usize,
     let declarators = scanner.split_parameters(first, end);
     let Some(one) = declarators.first() else { return };
     // The first declarator starts with the type: its name is the last word before the dimensions.
-    let Some(name) = (one.start..one.end).take_while(|&index| tokens.get(index) != "[" || index == one.start).filter(|&index| tokens.kind(index) == Some(Kind::Word)).last()
+    let Some(name) = (one.start..one.end)
+        .take_while(|&index| tokens.get(index) != "[" || index == one.start)
+        .filter(|&index| tokens.kind(index) == Some(Kind::Word))
+        .last()
     else {
         return;
     };

@@ -47,7 +47,9 @@ impl CallGraph {
         let mut diagnostics = Vec::new();
         for (name, function) in &self.functions {
             if self.reaches_itself(name) {
-                diagnostics.push(tokens.diagnostic(function.place, format!("'{name}' calls itself: MSL has no recursion")));
+                diagnostics.push(
+                    tokens.diagnostic(function.place, format!("'{name}' calls itself: MSL has no recursion")),
+                );
             }
         }
         diagnostics.sort_by_key(|diagnostic| (diagnostic.line, diagnostic.column));

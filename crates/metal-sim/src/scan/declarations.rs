@@ -109,7 +109,7 @@ impl Scanner<'_> {
 
     fn scope(&mut self, mut at: usize, end: usize, scope: Scope) {
         while at < end {
-            if matches!(self.tokens.get(at), ";" | "}" | ")" | "]" | ":" | "," ) {
+            if matches!(self.tokens.get(at), ";" | "}" | ")" | "]" | ":" | ",") {
                 at += 1;
                 continue;
             }
@@ -133,7 +133,9 @@ impl Scanner<'_> {
             is_template = true;
             head = tokens.closing_angle(head + 1).map_or(limit, |close| close + 1);
         }
-        if tokens.get(head) == "namespace" || (tokens.get(head) == "extern" && tokens.kind(head + 1) == Some(Kind::Text)) {
+        if tokens.get(head) == "namespace"
+            || (tokens.get(head) == "extern" && tokens.kind(head + 1) == Some(Kind::Text))
+        {
             return self.namespace(head, limit);
         }
         let declaration = self.extent(start, head, is_template, limit);
@@ -201,7 +203,13 @@ impl Scanner<'_> {
                     if !initialised && !is_using && body.is_none() {
                         body = Some(at);
                         if self.function_name(head, at).is_some() {
-                            return Declaration { start, head, body, end: (close + 1).min(limit), is_template };
+                            return Declaration {
+                                start,
+                                head,
+                                body,
+                                end: (close + 1).min(limit),
+                                is_template,
+                            };
                         }
                     }
                     at = close;
@@ -227,13 +235,16 @@ impl Scanner<'_> {
                 "(" => {
                     let before = at.checked_sub(1).filter(|&index| index >= head);
                     let is_keyword = before.is_some_and(|index| {
-                        matches!(tokens.get(index), "alignas" | "decltype" | "__attribute__" | "noexcept" | "__declspec")
+                        matches!(
+                            tokens.get(index),
+                            "alignas" | "decltype" | "__attribute__" | "noexcept" | "__declspec"
+                        )
                     });
                     if !is_keyword && name.is_none() {
                         // The name may carry template arguments: `f<int>(`.
-                        name = before.filter(|&index| tokens.kind(index) == Some(Kind::Word)).or_else(|| {
-                            (head..at).rev().find(|&index| tokens.get(index) == "operator")
-                        });
+                        name = before
+                            .filter(|&index| tokens.kind(index) == Some(Kind::Word))
+                            .or_else(|| (head..at).rev().find(|&index| tokens.get(index) == "operator"));
                         if name.is_none() && before.is_some_and(|index| tokens.get(index) == ">") {
                             name = (head..at).rev().find(|&index| {
                                 tokens.get(index + 1) == "<" && tokens.closing_angle(index + 1) == before
@@ -255,7 +266,10 @@ impl Scanner<'_> {
         let words: Vec<&str> = (declaration.head..name).map(|index| tokens.get(index)).collect();
         for stage in ["vertex", "fragment", "object", "mesh"] {
             if words.contains(&stage) && tokens.get(declaration.head) == stage {
-                self.report(declaration.head, format!("{stage} functions are outside the subset that the simulator runs"));
+                self.report(
+                    declaration.head,
+                    format!("{stage} functions are outside the subset that the simulator runs"),
+                );
             }
         }
         let is_kernel = words.contains(&"kernel");
@@ -270,7 +284,9 @@ impl Scanner<'_> {
 
     /// Function pointers are fine as template arguments, not as parameters.
     fn parameters_of_function(&mut self, name: usize) {
-        let Some(open) = (name..self.tokens.all.len()).find(|&index| self.tokens.get(index) == "(") else { return };
+        let Some(open) = (name..self.tokens.all.len()).find(|&index| self.tokens.get(index) == "(") else {
+            return;
+        };
         let close = self.tokens.closing(open);
         self.function_pointers(open + 1, close);
     }
@@ -286,7 +302,10 @@ impl Scanner<'_> {
                 && tokens.get(index + 4) == "("
                 && index > 0
                 && tokens.kind(index - 1) == Some(Kind::Word)
-                && !matches!(tokens.get(index - 1), "return" | "if" | "while" | "for" | "switch" | "case" | "else" | "do");
+                && !matches!(
+                    tokens.get(index - 1),
+                    "return" | "if" | "while" | "for" | "switch" | "case" | "else" | "do"
+                );
             if declares {
                 self.report(index + 2, "MSL has no function pointers");
             }
@@ -322,9 +341,11 @@ impl Scanner<'_> {
             })
             .collect();
         let attributes = |wanted: &str| {
-            (declaration.start..name).find(|&index| tokens.get(index) == wanted && tokens.get(index + 1) == "(")
+            (declaration.start..name)
+                .find(|&index| tokens.get(index) == wanted && tokens.get(index + 1) == "(")
         };
-        let host_name = attributes("host_name").map(|index| tokens.get(index + 2).trim_matches('"').to_owned());
+        let host_name =
+            attributes("host_name").map(|index| tokens.get(index + 2).trim_matches('"').to_owned());
         let max_threads = attributes("max_total_threads_per_threadgroup")
             .and_then(|index| tokens.get(index + 2).parse().ok())
             .unwrap_or(0);
@@ -373,10 +394,13 @@ impl Scanner<'_> {
             if tokens.get(at) == "[" && tokens.get(at + 1) == "[" {
                 let close = tokens.closing(at);
                 for inner in at + 2..close.saturating_sub(1) {
-                    let argument = || tokens.get(inner + 2).parse::<u32>().ok().filter(|_| tokens.get(inner + 1) == "(");
+                    let argument =
+                        || tokens.get(inner + 2).parse::<u32>().ok().filter(|_| tokens.get(inner + 1) == "(");
                     match tokens.get(inner) {
                         "buffer" | "threadgroup" => {
-                            let Some(slot) = argument().filter(|&slot| slot < 31 && tokens.get(inner + 3) == ")") else {
+                            let Some(slot) =
+                                argument().filter(|&slot| slot < 31 && tokens.get(inner + 3) == ")")
+                            else {
                                 self.report(inner, "expected a slot from 0 to 30");
                                 continue;
                             };
@@ -423,7 +447,9 @@ impl Scanner<'_> {
                     let close = tokens.closing(at);
                     for inner in at..close {
                         match tokens.get(inner) {
-                            "host_name" => host_name = Some(tokens.get(inner + 2).trim_matches('"').to_owned()),
+                            "host_name" => {
+                                host_name = Some(tokens.get(inner + 2).trim_matches('"').to_owned())
+                            }
                             "kernel" => is_kernel = true,
                             _ => {}
                         }
@@ -435,10 +461,16 @@ impl Scanner<'_> {
                     let Some(close) = tokens.closing_angle(at) else { break };
                     if tokens.kind(at - 1) == Some(Kind::Word) {
                         let mut first = at - 1;
-                        while first >= 2 && tokens.get(first - 1) == "::" && tokens.kind(first - 2) == Some(Kind::Word) {
+                        while first >= 2
+                            && tokens.get(first - 1) == "::"
+                            && tokens.kind(first - 2) == Some(Kind::Word)
+                        {
                             first -= 2;
                         }
-                        kernel = Some((tokens.slice(first..at).to_owned(), tokens.slice(at..close + 1).to_owned()));
+                        kernel = Some((
+                            tokens.slice(first..at).to_owned(),
+                            tokens.slice(at..close + 1).to_owned(),
+                        ));
                     }
                     at = close;
                 }
@@ -456,7 +488,9 @@ impl Scanner<'_> {
             (Some(host_name), Some((kernel, arguments))) => {
                 self.scan.instantiations.push(Instantiation { host_name, kernel, arguments });
             }
-            (Some(_), None) => self.report(declaration.head, "instantiation with a host name but without template arguments"),
+            (Some(_), None) => {
+                self.report(declaration.head, "instantiation with a host name but without template arguments")
+            }
             (None, _) if !is_kernel => return,
             (None, _) => {}
         }
@@ -485,12 +519,16 @@ impl Scanner<'_> {
             self.report(head, "threadgroup variables must be declared in a kernel function");
             return;
         }
-        if declaration.is_template || matches!(tokens.get(head), "struct" | "class" | "union" | "enum") && names_end == head + 2 {
+        if declaration.is_template
+            || matches!(tokens.get(head), "struct" | "class" | "union" | "enum") && names_end == head + 2
+        {
             return;
         }
         let is_constant = word_at("constant", names_end).is_some();
-        if !is_constant && word_at("constexpr", names_end).is_none() && word_at("const", names_end).is_none() {
-            let is_declaration = tokens.kind(head) == Some(Kind::Word) && last > head + 1 && tokens.get(head) != "enum";
+        if !is_constant && word_at("constexpr", names_end).is_none() && word_at("const", names_end).is_none()
+        {
+            let is_declaration =
+                tokens.kind(head) == Some(Kind::Word) && last > head + 1 && tokens.get(head) != "enum";
             if is_declaration {
                 self.report(head, "variables at namespace scope must be in the constant address space");
             }
@@ -512,7 +550,8 @@ impl Scanner<'_> {
     fn function_constant(&mut self, declaration: &Declaration) {
         let tokens = self.tokens;
         let last = declaration.end - 1;
-        let open = (declaration.head..last).find(|&index| tokens.get(index) == "[" && tokens.get(index + 1) == "[");
+        let open =
+            (declaration.head..last).find(|&index| tokens.get(index) == "[" && tokens.get(index + 1) == "[");
         let Some(open) = open.filter(|&open| open > declaration.head + 1) else {
             self.report(declaration.head, "function constant without a name");
             return;
@@ -539,7 +578,8 @@ impl Scanner<'_> {
     fn derived_constant(&mut self, declaration: &Declaration, equals: usize) {
         let tokens = self.tokens;
         let last = declaration.end - 1;
-        let depends = (equals + 1..last).any(|index| self.dynamic_constants.iter().any(|name| name == tokens.get(index)));
+        let depends = (equals + 1..last)
+            .any(|index| self.dynamic_constants.iter().any(|name| name == tokens.get(index)));
         if !depends || equals <= declaration.head + 1 {
             return;
         }
@@ -562,7 +602,9 @@ impl Scanner<'_> {
     fn type_words(&self, from: usize, to: usize) -> String {
         let words: Vec<&str> = (from..to)
             .map(|index| self.tokens.get(index))
-            .filter(|word| !matches!(*word, "constant" | "const" | "static" | "constexpr" | "inline" | "extern"))
+            .filter(|word| {
+                !matches!(*word, "constant" | "const" | "static" | "constexpr" | "inline" | "extern")
+            })
             .collect();
         words.join(" ")
     }

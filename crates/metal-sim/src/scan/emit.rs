@@ -30,8 +30,11 @@ fn swizzles(out: &mut String, names: &BTreeSet<String>) {
     for width in 2..=4usize {
         let _ = write!(out, "#define METAL_SIM_SWIZZLES_{width}");
         for name in names {
-            let indices: Vec<usize> =
-                name.bytes().filter_map(|byte| b"xyzw".iter().chain(b"rgba").position(|&known| known == byte)).map(|index| index % 4).collect();
+            let indices: Vec<usize> = name
+                .bytes()
+                .filter_map(|byte| b"xyzw".iter().chain(b"rgba").position(|&known| known == byte))
+                .map(|index| index % 4)
+                .collect();
             if indices.iter().all(|&index| index < width) {
                 let list: Vec<String> = indices.iter().map(usize::to_string).collect();
                 let _ = write!(out, " METAL_SIM_SWIZZLE({width}, {name}, {})", list.join(", "));
@@ -57,7 +60,10 @@ fn entry_table(out: &mut String, scan: &Scan) -> Result<(), String> {
                     || kernel.name.rsplit("::").next() == instantiation.kernel.rsplit("::").next()
             })
             .ok_or_else(|| {
-                format!("host_name \"{}\": no kernel template '{}'", instantiation.host_name, instantiation.kernel)
+                format!(
+                    "host_name \"{}\": no kernel template '{}'",
+                    instantiation.host_name, instantiation.kernel
+                )
             })?;
         let expression = format!("{}{}", kernel.name, instantiation.arguments);
         entries.push((instantiation.host_name.clone(), kernel, expression));
@@ -90,7 +96,8 @@ fn entry_table(out: &mut String, scan: &Scan) -> Result<(), String> {
             kernel.max_threads
         );
     }
-    let _ = writeln!(out, "static const metal_sim::KernelDescriptor metal_sim_kernels[] = {{\n{rows}  {{}}}};");
+    let _ =
+        writeln!(out, "static const metal_sim::KernelDescriptor metal_sim_kernels[] = {{\n{rows}  {{}}}};");
     out.push_str("static const metal_sim::ConstantDescriptor metal_sim_constants[] = {\n");
     for constant in &scan.constants {
         let _ = writeln!(

@@ -39,9 +39,16 @@ pub(super) fn refusal(word: &str) -> Option<&'static str> {
         "virtual" | "dynamic_cast" | "typeid" => "MSL has no virtual functions and no run-time types",
         "thread_local" => "MSL has no thread_local",
         "vertex" | "fragment" | "object" | "mesh" => return None,
-        "imageblock" | "visible_function_table" | "intersection_function_table" | "command_buffer"
-        | "render_pipeline_state" | "acceleration_structure" | "intersector" | "cooperative_tensor"
-        | "tensor_inline" | "tensor_handle" => "outside the subset that the simulator runs",
+        "imageblock"
+        | "visible_function_table"
+        | "intersection_function_table"
+        | "command_buffer"
+        | "render_pipeline_state"
+        | "acceleration_structure"
+        | "intersector"
+        | "cooperative_tensor"
+        | "tensor_inline"
+        | "tensor_handle" => "outside the subset that the simulator runs",
         "sampler" => "samplers are outside the subset that the simulator runs",
         word if is_texture(word) => "textures are outside the subset that the simulator runs",
         _ => return None,
@@ -49,16 +56,16 @@ pub(super) fn refusal(word: &str) -> Option<&'static str> {
 }
 
 fn is_texture(word: &str) -> bool {
-    ["texture1d", "texture2d", "texture3d", "texturecube", "depth2d", "depthcube"]
-        .iter()
-        .any(|prefix| word.strip_prefix(prefix).is_some_and(|rest| matches!(rest, "" | "_array" | "_ms" | "_ms_array")))
-        || word == "texture_buffer"
+    ["texture1d", "texture2d", "texture3d", "texturecube", "depth2d", "depthcube"].iter().any(|prefix| {
+        word.strip_prefix(prefix).is_some_and(|rest| matches!(rest, "" | "_array" | "_ms" | "_ms_array"))
+    }) || word == "texture_buffer"
 }
 
 /// Whether a member name picks several vector components.
 pub(super) fn is_swizzle(name: &str) -> bool {
     (2..=4).contains(&name.len())
-        && (name.bytes().all(|byte| b"xyzw".contains(&byte)) || name.bytes().all(|byte| b"rgba".contains(&byte)))
+        && (name.bytes().all(|byte| b"xyzw".contains(&byte))
+            || name.bytes().all(|byte| b"rgba".contains(&byte)))
 }
 
 #[cfg(test)]

@@ -165,7 +165,10 @@ impl fmt::Display for Error {
                  both must be multiples of {alignment}"
             ),
             Self::BufferRange { label, offset, length, buffer_length } => {
-                write!(f, "buffer '{label}': {length} bytes at offset {offset}, the buffer has {buffer_length}")
+                write!(
+                    f,
+                    "buffer '{label}': {length} bytes at offset {offset}, the buffer has {buffer_length}"
+                )
             }
             Self::Compile { label, diagnostics } => write!(f, "library '{label}': {diagnostics}"),
             Self::KernelNotFound { name, library } => {
@@ -184,7 +187,9 @@ impl fmt::Display for Error {
                  to {limit}"
             ),
             Self::NoPipeline => write!(f, "dispatch without a pipeline"),
-            Self::EmptyGrid { kernel, grid } => write!(f, "kernel '{kernel}': dispatch of an empty grid {grid}"),
+            Self::EmptyGrid { kernel, grid } => {
+                write!(f, "kernel '{kernel}': dispatch of an empty grid {grid}")
+            }
             Self::ThreadgroupSize { kernel, size, limit } => {
                 write!(f, "kernel '{kernel}': threadgroup of {size} threads, the limit is {limit}")
             }

@@ -97,7 +97,12 @@ pub trait Device: Send + Sync + 'static {
     /// # Safety
     /// The range must stay valid for reads, and for writes if any kernel writes to it, until the last clone of
     /// the buffer and the last submission that uses it are gone.
-    unsafe fn new_buffer_no_copy(&self, label: &str, memory: NonNull<u8>, length: usize) -> Result<Self::Buffer>;
+    unsafe fn new_buffer_no_copy(
+        &self,
+        label: &str,
+        memory: NonNull<u8>,
+        length: usize,
+    ) -> Result<Self::Buffer>;
 
     /// Compiles MSL source text.
     ///

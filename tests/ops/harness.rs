@@ -22,7 +22,12 @@ pub struct Tested {
 
 /// The CPU with these settings.
 pub fn cpu(level: SimdLevel, activations: Activations, threads: usize) -> CpuBackend {
-    let options = CpuOptions { threads: Some(threads), activations: Some(activations), level: Some(level) };
+    let options = CpuOptions {
+        threads: Some(threads),
+        activations: Some(activations),
+        level: Some(level),
+        ..CpuOptions::default()
+    };
     CpuBackend::new(options).unwrap()
 }
 
@@ -196,7 +201,7 @@ impl<'b> Case<'b> {
         cols: usize,
         bytes: Vec<u8>,
     ) -> WeightId {
-        let data = WeightData { format, rows, cols, bytes: Bytes::from(bytes) };
+        let data = WeightData { format, rows, cols, bytes: Bytes::from(bytes), release: None };
         self.backend.register_weight(name, data).unwrap();
         self.info(name, format, rows, cols)
     }
@@ -265,8 +270,12 @@ impl<'b> Case<'b> {
             state: self.state.map(|(_, _, id)| id),
             epoch: self.epoch,
         };
+        // Not part of the time: a graph's nodes are prepared once.
+        let prepared = self.backend.prepare_node(&graph, node);
         let start = std::time::Instant::now();
-        let done = self.backend.execute_node(&call).and_then(|()| self.backend.synchronize());
+        let done = prepared
+            .and_then(|()| self.backend.execute_node(&call))
+            .and_then(|()| self.backend.synchronize());
         self.seconds = start.elapsed().as_secs_f64();
         let mut result = vec![0.0f32; bytes / 4];
         self.backend.read_host(output.buffer, output.offset, bytemuck::cast_slice_mut(&mut result)).unwrap();

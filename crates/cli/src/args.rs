@@ -102,6 +102,13 @@ pub struct LoadArgs {
     /// Element type of the KV cache [default: f16]
     #[arg(long, value_name = "TYPE")]
     pub cache_type: Option<CacheType>,
+    /// Do not bring weights into the order of the kernels at load: the first token comes sooner, all later ones slower
+    #[arg(long)]
+    pub no_repack: bool,
+    /// Keep weights in that order in a file beside the model (MODEL.smelt-packed) or, where that cannot be written, in
+    /// the cache folder, for the next start
+    #[arg(long, conflicts_with = "no_repack")]
+    pub repack_cache: bool,
     /// What matrix products take: for tests of accuracy
     #[arg(long, value_name = "TYPE", hide = true)]
     pub activations: Option<ActivationsArg>,
@@ -408,6 +415,7 @@ impl LoadArgs {
                 ActivationsArg::F32 => Activations::F32,
                 ActivationsArg::Quantized => Activations::Quantized,
             }),
+            repack: self.no_repack.then_some(false),
             batch: self.batch,
             ..LoadOptions::default()
         }

@@ -3,8 +3,9 @@
 use crate::args::LoadArgs;
 use crate::error::{Error, Result};
 use crate::output::{Download, Output, stderr_line};
-use engine::{Engine, LoadOptions, Trace, TraceSink};
+use engine::{Engine, LoadOptions, MemoryUse, Trace, TraceSink};
 use gguf::File;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -32,6 +33,10 @@ pub fn vocabulary(path: &Path) -> Result<(File, Arc<Tokenizer>)> {
 pub fn engine(model: &str, args: &LoadArgs, output: &Output) -> Result<Engine> {
     let options = LoadOptions { threads: threads(args, output), ..args.options() };
     let path = resolve(model, output)?;
+    let options = LoadOptions {
+        repack_cache: if args.repack_cache { packed_files(&path) } else { Vec::new() },
+        ..options
+    };
     let bar = output.steps("loading", 0);
     let loaded = Engine::load(&path, &options, &mut |done, total| {
         bar.set_length(total as u64);
@@ -39,7 +44,9 @@ pub fn engine(model: &str, args: &LoadArgs, output: &Output) -> Result<Engine> {
     });
     bar.finish_and_clear();
     let mut engine = loaded?;
+    engine.notices().iter().for_each(|notice| output.warning(notice));
     warn_of_unused(&engine, output);
+    output.note(memory_line(engine.memory()));
     // What was asked for is not silenced by --quiet, which is about what was not.
     let graph = trace_from_env().then(|| -> TraceSink { Box::new(stderr_line) });
     engine.set_trace(Trace { graph, dot: args.dump_graph.clone() });
@@ -59,6 +66,34 @@ pub fn threads(args: &LoadArgs, output: &Output) -> Option<usize> {
             .warning(format_args!("-t {asked}: only {available} {processors} available; using {available}"));
     }
     Some(asked.min(available))
+}
+
+/// Where a model's packed weights can be kept: beside it, or in the cache folder, under a name that tells apart models
+/// of the same name.
+fn packed_files(model: &Path) -> Vec<PathBuf> {
+    let mut name = model.file_name().unwrap_or_default().to_os_string();
+    name.push(".smelt-packed");
+    let beside = model.with_file_name(&name);
+    let cache = hub::Options::from_env().models_dir().map(|folder| {
+        let absolute = std::path::absolute(model).unwrap_or_else(|_| model.to_path_buf());
+        let mut hasher = DefaultHasher::new();
+        absolute.hash(&mut hasher);
+        let mut distinct = std::ffi::OsString::from(format!("{:016x}-", hasher.finish()));
+        distinct.push(&name);
+        folder.join("packed").join(distinct)
+    });
+    [Some(beside), cache.ok()].into_iter().flatten().collect()
+}
+
+/// What the model takes.
+fn memory_line(memory: MemoryUse) -> String {
+    let mebibytes = |bytes: usize| bytes as f64 / f64::from(1 << 20);
+    format!(
+        "weights {:.0} MiB mapped, {:.0} MiB packed; cache up to {:.0} MiB",
+        mebibytes(memory.weights),
+        mebibytes(memory.packed),
+        mebibytes(memory.cache)
+    )
 }
 
 /// `SMELT_GRAPH_TRACE`, off where it is empty or `0`.

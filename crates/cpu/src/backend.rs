@@ -4,6 +4,7 @@ use crate::buffers::{BufferPool, States};
 use crate::cache::is_cache_type;
 use crate::error::CpuError;
 use crate::exec::{Exec, Temporaries, Workers, invariant};
+use crate::pack_cache::PackCache;
 use crate::pool::Pool;
 use crate::quantize::QuantCache;
 use crate::rope::RopeCache;
@@ -12,10 +13,11 @@ use crate::weights::Weights;
 use crate::{attention, cache, elementwise, fused, matmul, norm, rope, rows, shape};
 use graph::ops::Activation;
 use graph::{
-    Backend, BackendError, BufferId, DType, FusedOp, NodeCall, Op, OpQuery, StateId, StatePart, StateSpec,
-    WeightData,
+    Backend, BackendError, BufferId, DType, FusedOp, Graph, NodeCall, NodeId, Op, OpQuery, StateId,
+    StatePart, StateSpec, WeightData,
 };
 use quant::Format;
+use std::sync::Arc;
 
 /// What activations are when they meet quantised weights.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
@@ -36,6 +38,9 @@ pub struct CpuOptions {
     pub activations: Option<Activations>,
     /// Instructions to use; by default `SMELT_CPU` (a [`SimdLevel::name`]), else the best that there are.
     pub level: Option<SimdLevel>,
+    /// Whether weights are brought into the order of the kernels when a graph is built, which costs time and memory
+    /// once, or in passing, at every product; by default `SMELT_CPU_REPACK` (`1` or `0`), else the former.
+    pub repack: Option<bool>,
 }
 
 /// Runs every operation on the processor. Each node has run when
@@ -43,6 +48,8 @@ pub struct CpuOptions {
 pub struct CpuBackend {
     kernels: &'static Kernels,
     activations: Activations,
+    repack: bool,
+    pack_cache: Option<Arc<PackCache>>,
     pool: Pool,
     workers: Workers,
     buffers: BufferPool,
@@ -67,11 +74,17 @@ impl CpuBackend {
             Some(activations) => activations,
             None => activations_from(std::env::var("SMELT_CPU_ACTIVATIONS").ok())?.unwrap_or_default(),
         };
+        let repack = match options.repack {
+            Some(repack) => repack,
+            None => repack_from(std::env::var("SMELT_CPU_REPACK").ok())?.unwrap_or(true),
+        };
         let kernels = Kernels::of(level).ok_or(CpuError::Unavailable { level, best: SimdLevel::detect() })?;
         let pool = Pool::new(options.threads)?;
         Ok(CpuBackend {
             kernels,
             activations,
+            repack,
+            pack_cache: None,
             workers: Workers::new(pool.threads()),
             pool,
             buffers: BufferPool::new(),
@@ -96,6 +109,18 @@ impl CpuBackend {
     /// The form of the activations.
     pub fn activations(&self) -> Activations {
         self.activations
+    }
+
+    /// Whether weights are packed when a graph is built: not where products are not made from integers, or where the
+    /// kernels read weights as they lie in the file.
+    pub fn repacks(&self) -> bool {
+        self.repack && self.kernels.packs && self.activations == Activations::Quantized
+    }
+
+    /// Takes packed weights from a cache from now on, and tells it of those that it lacks. The cache's identity must be
+    /// that of the model whose weights are registered.
+    pub fn set_pack_cache(&mut self, cache: Arc<PackCache>) {
+        self.pack_cache = Some(cache);
     }
 
     /// Forgets what was derived from buffers.
@@ -172,6 +197,16 @@ fn activations_from(value: Option<String>) -> Result<Option<Activations>, CpuErr
             expected: "quantized or f32",
             found,
         }),
+    };
+    value.map(parse).transpose()
+}
+
+/// Whether `SMELT_CPU_REPACK` asks for packed weights.
+fn repack_from(value: Option<String>) -> Result<Option<bool>, CpuError> {
+    let parse = |found: String| match found.as_str() {
+        "1" => Ok(true),
+        "0" => Ok(false),
+        _ => Err(CpuError::Environment { variable: "SMELT_CPU_REPACK", expected: "0 or 1", found }),
     };
     value.map(parse).transpose()
 }
@@ -289,6 +324,26 @@ impl Backend for CpuBackend {
         self.states.write(state, part, first_row, src)
     }
 
+    fn packed_bytes(&self) -> usize {
+        self.weights.packed_bytes()
+    }
+
+    fn prepare_node(&mut self, graph: &Graph, node: NodeId) -> Result<(), BackendError> {
+        if !self.repacks() {
+            return Ok(());
+        }
+        let matrices = match &graph.node(node).op {
+            Op::MatMul(op) => std::slice::from_ref(&op.weight),
+            Op::FusedQkv(op) => &op.weights,
+            Op::FusedFfn(op) => &op.weights,
+            _ => return Ok(()),
+        };
+        for &matrix in matrices {
+            self.weights.pack(&graph.weight(matrix).name, &mut self.pool, self.pack_cache.as_deref())?;
+        }
+        Ok(())
+    }
+
     fn execute_node(&mut self, call: &NodeCall<'_>) -> Result<(), BackendError> {
         let done = self.dispatch(call);
         if done.is_err() {
@@ -328,12 +383,19 @@ mod tests {
         assert_eq!(activations_from(Some("f32".into())), Ok(Some(Activations::F32)));
         assert_eq!(activations_from(Some("quantized".into())), Ok(Some(Activations::Quantized)));
         assert!(matches!(activations_from(Some(String::new())), Err(CpuError::Environment { .. })));
+        assert_eq!(repack_from(None), Ok(None));
+        assert_eq!(repack_from(Some("1".into())), Ok(Some(true)));
+        assert_eq!(repack_from(Some("0".into())), Ok(Some(false)));
+        for other in ["", "2", "yes", "01"] {
+            let error = repack_from(Some(other.into())).unwrap_err().to_string();
+            assert_eq!(error, format!("SMELT_CPU_REPACK: expected 0 or 1, found '{other}'"));
+        }
     }
 
     #[test]
     fn a_level_that_the_processor_lacks_is_refused() {
         for level in SimdLevel::ALL {
-            let options = CpuOptions { threads: Some(1), level: Some(level), activations: None };
+            let options = CpuOptions { threads: Some(1), level: Some(level), ..CpuOptions::default() };
             match CpuBackend::new(options) {
                 Ok(backend) => assert_eq!((backend.level(), backend.threads()), (level, 1)),
                 Err(error) => {

@@ -70,11 +70,6 @@ pub(crate) fn products(
     let integers = exec.activations == Activations::Quantized && products.iter().any(quantised_weights);
     // SAFETY: nothing writes to the input during the operation.
     let values = unsafe { x.as_slice() };
-    if integers && exec.kernels.packs {
-        for product in products {
-            product.weight.pack(exec.pool)?;
-        }
-    }
     let quantised = if integers {
         Some(exec.quant.get(exec.kernels, exec.pool, operand, exec.call.epoch, values)?)
     } else {

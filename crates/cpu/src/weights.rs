@@ -2,14 +2,15 @@
 
 use crate::exec::invariant;
 use crate::pack::{Layout, Packed};
+use crate::pack_cache::PackCache;
 use crate::pool::Pool;
 use crate::rows::decode_row;
 use crate::simd::Kernels;
 use bytes::Bytes;
-use graph::{BackendError, WeightData};
+use graph::{BackendError, Release, WeightData};
 use quant::Format;
 use std::collections::HashMap;
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 
 /// A weight.
 pub(crate) struct Weight {
@@ -18,11 +19,13 @@ pub(crate) struct Weight {
     pub(crate) cols: usize,
     /// Aligned as the format's blocks need.
     pub(crate) bytes: Bytes,
+    /// Gives up the memory of `bytes`.
+    release: Option<Release>,
     pub(crate) row_bytes: usize,
     /// The elements of a vector of floats (a norm or a bias), decoded.
     vector: Option<Vec<f32>>,
     /// The same numbers in the order of the kernels, once [`Weight::pack`] was called.
-    packed: OnceLock<Packed>,
+    packed: OnceLock<Arc<Packed>>,
 }
 
 impl Weight {
@@ -33,18 +36,33 @@ impl Weight {
 
     /// The packed form, if there is one.
     pub(crate) fn packed(&self) -> Option<&Packed> {
-        self.packed.get()
+        self.packed.get().map(Arc::as_ref)
     }
 
-    /// Makes the packed form, unless there is one or the format has none.
+    /// Makes the packed form, unless there is one or the format has none, and gives up the memory of the bytes that
+    /// it was made from. A cache gives it ready where it can.
     ///
     /// # Errors
     /// [`BackendError::OutOfMemory`].
-    pub(crate) fn pack(&self, pool: &mut Pool) -> Result<(), BackendError> {
+    fn pack(&self, name: &str, pool: &mut Pool, cache: Option<&PackCache>) -> Result<(), BackendError> {
+        let shape = [self.rows, self.cols];
         if let (None, Some(layout)) = (self.packed.get(), Layout::of(self.format)) {
-            let packed = Packed::new(pool, self.format, layout, [self.rows, self.cols], |r| self.row(r))?;
+            let found = cache.and_then(|cache| cache.take(pool, name, self.format, shape));
+            let packed = match found {
+                Some(packed) => packed,
+                None => {
+                    let packed = Arc::new(Packed::new(pool, self.format, layout, shape, |r| self.row(r))?);
+                    if let Some(cache) = cache {
+                        cache.add(name, self.format, shape, &packed);
+                    }
+                    packed
+                }
+            };
             // Nobody else packs: operations run one at a time.
             let _ = self.packed.set(packed);
+            if let Some(release) = &self.release {
+                release.release();
+            }
         }
         Ok(())
     }
@@ -68,6 +86,24 @@ impl Weights {
         self.weights.get(name).ok_or_else(|| BackendError::MissingWeight { name: name.into() })
     }
 
+    /// Makes the packed form of a weight: see [`Weight::pack`].
+    ///
+    /// # Errors
+    /// [`BackendError::MissingWeight`], [`BackendError::OutOfMemory`].
+    pub(crate) fn pack(
+        &self,
+        name: &str,
+        pool: &mut Pool,
+        cache: Option<&PackCache>,
+    ) -> Result<(), BackendError> {
+        self.get(name)?.pack(name, pool, cache)
+    }
+
+    /// Bytes of all packed forms.
+    pub(crate) fn packed_bytes(&self) -> usize {
+        self.weights.values().filter_map(Weight::packed).map(Packed::bytes).sum()
+    }
+
     pub(crate) fn contains(&self, name: &str) -> bool {
         self.weights.contains_key(name)
     }
@@ -78,7 +114,7 @@ impl Weights {
         name: &str,
         data: WeightData,
     ) -> Result<(), BackendError> {
-        let WeightData { format, rows, cols, bytes } = data;
+        let WeightData { format, rows, cols, bytes, release } = data;
         let what = || format!("weight '{name}'");
         let row_bytes = format.row_bytes(cols).ok_or_else(|| {
             invariant(what(), format!("rows of whole blocks of {}", format.block_len()), cols)
@@ -91,6 +127,8 @@ impl Weights {
                 found: bytes.len(),
             });
         }
+        // A copy is no page of the file.
+        let release = release.filter(|_| is_aligned(&bytes));
         let bytes = aligned(bytes);
         let is_vector = rows == 1 || cols == 1;
         let vector = if is_vector && matches!(format, Format::F32 | Format::F16 | Format::BF16) {
@@ -102,16 +140,20 @@ impl Weights {
         };
         self.weights.insert(
             name.to_string(),
-            Weight { format, rows, cols, bytes, row_bytes, vector, packed: OnceLock::new() },
+            Weight { format, rows, cols, bytes, release, row_bytes, vector, packed: OnceLock::new() },
         );
         Ok(())
     }
 }
 
+fn is_aligned(bytes: &[u8]) -> bool {
+    bytes.as_ptr().addr().is_multiple_of(4)
+}
+
 /// The bytes at an address that is a multiple of 4, which every block's alignment divides. In a file they are (data
 /// is aligned to 32 bytes); bytes from elsewhere are copied if need be.
 fn aligned(bytes: Bytes) -> Bytes {
-    if bytes.as_ptr().addr().is_multiple_of(4) {
+    if is_aligned(&bytes) {
         return bytes;
     }
     // An over-long copy always contains an aligned start.

@@ -2,7 +2,7 @@
 
 use crate::sequence::NO_PAGE;
 use crate::{Engine, Error, Sequence};
-use graph::{Batch, GraphParams};
+use graph::Batch;
 use std::ops::ControlFlow;
 
 /// The positions whose logits are wanted.
@@ -65,19 +65,7 @@ impl Engine {
             )?;
         }
         let outputs = steps.iter().map(|step| step.wanted.count(step.tokens.len())).sum();
-        // On the CPU a fused node saves regions and passes over memory at any length; on a GPU its kernels are for one
-        // token.
-        let fused = tokens == 1 || !self.participation.gpu();
-        let params = GraphParams {
-            tokens,
-            outputs,
-            sequences: steps.len(),
-            max_pages: self.max_pages,
-            cache: self.cache.clone(),
-            participation: self.participation.clone(),
-            fuse_qkv: fused,
-            fuse_ffn: fused,
-        };
+        let params = self.params(tokens, outputs, steps.len());
         self.fill_batch(steps);
         self.batch.validate(&params, self.model.vocabulary())?;
         let prepared = self.scheduler.prepare(&params, |params| self.model.graph(params))?;

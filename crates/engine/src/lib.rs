@@ -31,6 +31,7 @@ mod forward;
 mod generate;
 mod load;
 mod pages;
+mod repack;
 mod score;
 mod sequence;
 mod stop;

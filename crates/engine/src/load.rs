@@ -1,11 +1,14 @@
 //! Opening a model: the file, its weights on a device, and the KV cache.
 
 use crate::pages::PagePool;
+use crate::repack::RepackCache;
 use crate::{Error, Sequence};
 use bytes::Bytes;
 use cpu::{Activations, CpuBackend, CpuOptions};
 use gguf::File;
-use graph::{Batch, CacheParams, DType, Participation, Prepared, Scheduler, WeightData};
+use graph::{
+    Batch, CacheParams, DType, GraphParams, Participation, Prepared, Release, Scheduler, WeightData,
+};
 use models::Model;
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -97,6 +100,12 @@ pub struct LoadOptions {
     pub cache: Option<DType>,
     /// Whether activations are quantised before products (the CPU's default) or left in f32.
     pub activations: Option<Activations>,
+    /// Whether the CPU brings weights into the order of its kernels at load, which takes time and memory once and makes
+    /// every forward faster, or in passing; by default `SMELT_CPU_REPACK`, else at load. The results have the same bits.
+    pub repack: Option<bool>,
+    /// Files to keep such weights in for the next start: the first that is there and fits the model is used, else the
+    /// first that can be written is written. What cannot be used or written is told by [`Engine::notices`].
+    pub repack_cache: Vec<PathBuf>,
     /// Most tokens of one forward.
     pub batch: usize,
     /// Sequences that can be resident at the same time, each with a whole context.
@@ -111,6 +120,8 @@ impl Default for LoadOptions {
             threads: None,
             cache: None,
             activations: None,
+            repack: None,
+            repack_cache: Vec::new(),
             batch: 512,
             sequences: 1,
         }
@@ -120,8 +131,10 @@ impl Default for LoadOptions {
 /// Bytes that an engine holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MemoryUse {
-    /// Weights, mapped from the file.
+    /// Weights, mapped from the file. Where they were packed, their pages were given back to the system.
     pub weights: usize,
+    /// Copies of weights in the order of the kernels.
+    pub packed: usize,
     /// The whole KV cache; pages that were never used take no memory.
     pub cache: usize,
     /// Activations of the largest graph so far.
@@ -144,6 +157,9 @@ pub struct Engine {
     pub(crate) logits: Vec<f32>,
     pub(crate) logit_rows: usize,
     trace: Trace,
+    /// The current graph was not reported to `trace` yet.
+    untraced: bool,
+    notices: Vec<String>,
     load_time: Duration,
 }
 
@@ -160,7 +176,11 @@ impl AsRef<[u8]> for MappedPart {
 }
 
 impl Engine {
-    /// Opens a GGUF file and makes it ready. `progress` is told how many weights of how many are done.
+    /// Opens a GGUF file and makes it ready. `progress` is told how many steps of how many are done: weights that were
+    /// registered, and then nodes of the graph that were prepared.
+    ///
+    /// # Errors
+    /// Whatever keeps a graph from being built is told here, not at the first forward.
     pub fn load(
         path: &Path,
         options: &LoadOptions,
@@ -186,9 +206,10 @@ impl Engine {
         let cpu_options = CpuOptions {
             threads: options.threads,
             activations: options.activations,
+            repack: options.repack,
             ..CpuOptions::default()
         };
-        let cpu = CpuBackend::new(cpu_options)
+        let mut cpu = CpuBackend::new(cpu_options)
             .map_err(|error| Error::Device { name: "cpu".into(), message: error.to_string() })?;
         let context = options.context.unwrap_or(model.context_length().min(DEFAULT_CONTEXT));
         let cache_type = options.cache.unwrap_or(match cpu.activations() {
@@ -213,6 +234,16 @@ impl Engine {
         let pages = pools.iter().map(PagePool::total).collect();
         let cache = CacheParams { key: cache_type, value: cache_type, page_len: PAGE_LEN, pages };
 
+        let mut notices = Vec::new();
+        let repack_cache = if options.repack_cache.is_empty() || !cpu.repacks() {
+            None
+        } else {
+            let opened = RepackCache::open(&file, &options.repack_cache);
+            opened.inspect_err(|error| notices.push(format!("packed weights cannot be kept: {error}"))).ok()
+        };
+        if let Some(repack_cache) = &repack_cache {
+            cpu.set_pack_cache(repack_cache.cache());
+        }
         let mut scheduler = Scheduler::new(vec![Box::new(cpu)]);
         let parts: Vec<Bytes> = (0..file.parts().len())
             .map(|part| Bytes::from_owner(MappedPart { file: Arc::clone(&file), part }))
@@ -230,11 +261,14 @@ impl Engine {
                 rows: weight.rows,
                 cols: weight.cols,
                 bytes: parts[info.part].slice(range),
+                release: Some(Release::new({
+                    let (file, info) = (Arc::clone(&file), info.clone());
+                    move || file.release(&info)
+                })),
             };
             scheduler.register_weight(&weight.name, data)?;
         }
-        progress(total, total);
-        Ok(Engine {
+        let mut engine = Engine {
             file,
             model,
             tokenizer: Arc::new(tokenizer),
@@ -249,8 +283,38 @@ impl Engine {
             logits: Vec::new(),
             logit_rows: 0,
             trace: Trace::default(),
-            load_time: start.elapsed(),
-        })
+            untraced: true,
+            notices,
+            load_time: Duration::ZERO,
+        };
+        // The graph of a decode step: what cannot be built is told now, and backends do now what they do once.
+        let params = engine.params(1, 1, 1);
+        engine.scheduler.prepare_with(&params, |params| engine.model.graph(params), &mut |done, nodes| {
+            progress(total + done, total + nodes);
+        })?;
+        if let Some(repack_cache) = repack_cache {
+            let told = repack_cache.finish(&engine.file);
+            engine.notices.extend(told);
+        }
+        engine.load_time = start.elapsed();
+        Ok(engine)
+    }
+
+    /// The identity of a forward's graph.
+    pub(crate) fn params(&self, tokens: usize, outputs: usize, sequences: usize) -> GraphParams {
+        // On the CPU a fused node saves regions and passes over memory at any length; on a GPU its kernels are for one
+        // token.
+        let fused = tokens == 1 || !self.participation.gpu();
+        GraphParams {
+            tokens,
+            outputs,
+            sequences,
+            max_pages: self.max_pages,
+            cache: self.cache.clone(),
+            participation: self.participation.clone(),
+            fuse_qkv: fused,
+            fuse_ffn: fused,
+        }
     }
 
     /// The file that the model came from.
@@ -278,12 +342,17 @@ impl Engine {
         self.participation.accelerators.first().map_or("cpu", String::as_str)
     }
 
+    /// What happened at load that a user should know, a line each, and that was no reason to fail.
+    pub fn notices(&self) -> &[String] {
+        &self.notices
+    }
+
     /// How long loading took.
     pub fn load_time(&self) -> Duration {
         self.load_time
     }
 
-    /// What to report about the graphs that are built from now on.
+    /// What to report about the graphs that are built from now on, and of the current one if a forward uses it.
     pub fn set_trace(&mut self, trace: Trace) {
         self.trace = trace;
     }
@@ -315,13 +384,15 @@ impl Engine {
         let weights = weights.map(|w| w.format.row_bytes(w.cols).unwrap_or(0) * w.rows);
         MemoryUse {
             weights: weights.sum(),
+            packed: self.scheduler.packed_bytes(),
             cache: cache.sum(),
             activations: self.scheduler.stats().peak_bytes.iter().sum(),
         }
     }
 
     pub(crate) fn trace_build(&mut self, prepared: &Prepared) -> Result<(), Error> {
-        if *prepared == Prepared::Reused {
+        let untraced = std::mem::take(&mut self.untraced);
+        if *prepared == Prepared::Reused && !untraced {
             return Ok(());
         }
         if let Some(sink) = &mut self.trace.graph {

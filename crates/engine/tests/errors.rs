@@ -96,11 +96,8 @@ fn graph() {
     // Rows of 32 are whole blocks, the heads of 16 in them are not.
     let tiny = Tiny { heads: 2, ..Tiny::default() };
     let cache = Some(DType::Packed(Format::Q8_0));
-    let mut engine = load("graph", tiny, &LoadOptions { cache, ..LoadOptions::default() }).unwrap();
-    let mut sequence = engine.sequence();
-    let done = feed(&mut engine, &mut sequence);
-    says(done, |error| matches!(error, Error::Graph(_)), &["blk.0", "cpu"]);
-    assert!(sequence.is_empty());
+    let loaded = load("graph", tiny, &LoadOptions { cache, ..LoadOptions::default() });
+    says(loaded, |error| matches!(error, Error::Graph(_)), &["blk.0", "cpu"]);
     // What fits fails nowhere.
     let cache = Some(DType::F32);
     let mut engine = load("graph", tiny, &LoadOptions { cache, ..LoadOptions::default() }).unwrap();

@@ -4,7 +4,11 @@ use crate::split::{self, ShardName};
 use crate::{Error, Header, Metadata, TensorInfo};
 use memmap2::Mmap;
 use std::collections::HashMap;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
+
+/// Granularity of what is given back. Where pages are larger, the system rounds to them.
+const PAGE: usize = 4096;
 
 /// An opened model.
 ///
@@ -28,6 +32,7 @@ pub struct File {
 #[derive(Debug)]
 pub struct Part {
     path: PathBuf,
+    file: std::fs::File,
     map: Mmap,
 }
 
@@ -40,6 +45,33 @@ impl Part {
     /// All the file's bytes. They begin at the beginning of a memory page, so that a device can use them in place.
     pub fn bytes(&self) -> &[u8] {
         &self.map
+    }
+
+    /// What the system knows of the file that is mapped, now: its length and times. That is not the file at
+    /// [`path`](Part::path) if another was moved there since.
+    ///
+    /// # Errors
+    /// The system does not tell.
+    pub fn stat(&self) -> std::io::Result<std::fs::Metadata> {
+        self.file.metadata()
+    }
+
+    /// Lets the system take back the memory of whole pages in a range of the file. They can still be read: the system
+    /// fetches them again. For tensors of which a copy was made. A hint; what there is not, or a system that knows no
+    /// such hint, is passed over.
+    pub fn release(&self, range: Range<usize>) {
+        let start = range.start.next_multiple_of(PAGE);
+        let end = range.end.min(self.map.len()) / PAGE * PAGE;
+        #[cfg(unix)]
+        if start < end {
+            // SAFETY: the map is private, read-only and of a file: nobody has written to its pages, so that what the
+            // system reads again is what slices of them show now. The hint's failure changes nothing.
+            let _ = unsafe {
+                self.map.unchecked_advise_range(memmap2::UncheckedAdvice::DontNeed, start, end - start)
+            };
+        }
+        #[cfg(not(unix))]
+        let _ = (start, end);
     }
 
     fn open(path: &Path) -> Result<Part, Error> {
@@ -60,7 +92,7 @@ impl Part {
         //   file must not be rewritten in the milliseconds of `File::open`.
         // The documentation of `File` tells users to replace files by renaming, which does neither.
         let map = unsafe { Mmap::map(&file)? };
-        Ok(Part { path: path.into(), map })
+        Ok(Part { path: path.into(), file, map })
     }
 }
 
@@ -105,6 +137,13 @@ impl File {
         // Ranges lie inside the map, so that they fit in a `usize`: see `validate`.
         let (start, len) = (tensor.offset as usize, tensor.len as usize);
         &self.parts[tensor.part].map[start..start + len]
+    }
+
+    /// Lets the system take back the memory of a tensor's data, which can still be read: see [`Part::release`].
+    pub fn release(&self, tensor: &TensorInfo) {
+        if let (Some(part), Ok(start)) = (self.parts.get(tensor.part), usize::try_from(tensor.offset)) {
+            part.release(start..start.saturating_add(tensor.len as usize));
+        }
     }
 
     /// The mapped files, in order.

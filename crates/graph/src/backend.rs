@@ -3,6 +3,8 @@
 use crate::{BackendError, DType, FusedOp, Graph, Node, NodeId, Op, Shape, StatePart, StateSpec, WeightInfo};
 use bytes::Bytes;
 use quant::Format;
+use std::fmt;
+use std::sync::Arc;
 
 /// A buffer in a backend's own pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -23,6 +25,31 @@ pub struct WeightData {
     pub cols: usize,
     /// `rows` rows of `format.row_bytes(cols)` bytes.
     pub bytes: Bytes,
+    /// For a backend that keeps a copy of its own and will hardly read `bytes` again.
+    pub release: Option<Release>,
+}
+
+/// Tells whoever owns a weight's bytes that they need not stay in memory. They can still be read: what was given up
+/// is fetched again.
+#[derive(Clone)]
+pub struct Release(Arc<dyn Fn() + Send + Sync>);
+
+impl Release {
+    /// What to do when the bytes are given up.
+    pub fn new(release: impl Fn() + Send + Sync + 'static) -> Release {
+        Release(Arc::new(release))
+    }
+
+    /// Gives the bytes up, for now.
+    pub fn release(&self) {
+        (self.0)();
+    }
+}
+
+impl fmt::Debug for Release {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Release")
+    }
 }
 
 /// What a backend is asked when the graph is built: one operation with all its types.
@@ -118,6 +145,11 @@ pub trait Backend: Send {
     /// Whether a weight of this name is registered.
     fn has_weight(&self, name: &str) -> bool;
 
+    /// Bytes of copies that the backend has made of weights, in an order of its own.
+    fn packed_bytes(&self) -> usize {
+        0
+    }
+
     /// Creates a persistent region, filled with zeros.
     fn alloc_state(&mut self, spec: &StateSpec) -> Result<StateId, BackendError>;
 
@@ -142,6 +174,13 @@ pub trait Backend: Send {
         first_row: usize,
         src: &[u8],
     ) -> Result<(), BackendError>;
+
+    /// Told of every node that the backend will execute, each time a graph was built: the place for what is done once
+    /// and takes long, such as bringing a weight into the order of the kernels. The same nodes come again with the
+    /// next build, so what was done is not done twice. An error fails the build.
+    fn prepare_node(&mut self, _graph: &Graph, _node: NodeId) -> Result<(), BackendError> {
+        Ok(())
+    }
 
     /// Runs a node, or records it for the next [`synchronize`](Backend::synchronize).
     fn execute_node(&mut self, call: &NodeCall<'_>) -> Result<(), BackendError>;

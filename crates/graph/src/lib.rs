@@ -66,7 +66,7 @@ mod state;
 #[cfg(feature = "testing")]
 pub mod testing;
 
-pub use backend::{Backend, BufferId, NodeCall, OpQuery, Operand, StateId, WeightData};
+pub use backend::{Backend, BufferId, NodeCall, OpQuery, Operand, Release, StateId, WeightData};
 pub use batch::{Batch, BatchError};
 pub use dtype::DType;
 pub use error::{BackendError, GraphError};

@@ -80,13 +80,24 @@ impl Scheduler {
         params: &GraphParams,
         build: impl FnOnce(&GraphParams) -> Result<Graph, GraphError>,
     ) -> Result<Prepared, GraphError> {
+        self.prepare_with(params, build, &mut |_, _| {})
+    }
+
+    /// The same; `progress` is told how many nodes of how many their backends have
+    /// [prepared](Backend::prepare_node), which takes long where weights are brought into another order.
+    pub fn prepare_with(
+        &mut self,
+        params: &GraphParams,
+        build: impl FnOnce(&GraphParams) -> Result<Graph, GraphError>,
+        progress: &mut dyn FnMut(usize, usize),
+    ) -> Result<Prepared, GraphError> {
         if self.built.as_ref().is_some_and(|built| built.graph.params() == params) {
             return Ok(Prepared::Reused);
         }
         self.ran = false;
         let graph = build(params)?;
         self.free_built();
-        self.build(graph)?;
+        self.build(graph, progress)?;
         Ok(Prepared::Rebuilt)
     }
 
@@ -159,6 +170,11 @@ impl Scheduler {
     /// Counters.
     pub fn stats(&self) -> &Stats {
         &self.stats
+    }
+
+    /// Bytes of the copies of weights that backends have made.
+    pub fn packed_bytes(&self) -> usize {
+        self.backends.iter().map(|backend| backend.packed_bytes()).sum()
     }
 
     /// The names of the backends, in order of priority.

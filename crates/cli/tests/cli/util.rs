@@ -33,7 +33,8 @@ impl Dir {
         for name in ["HOME", "XDG_DATA_HOME", "XDG_CACHE_HOME"] {
             command.env(name, self.0.path());
         }
-        for name in ["COLUMNS", "SMELT_GRAPH_TRACE", "SMELT_CPU", "SMELT_CPU_ACTIVATIONS"] {
+        for name in ["COLUMNS", "SMELT_GRAPH_TRACE", "SMELT_CPU", "SMELT_CPU_ACTIVATIONS", "SMELT_CPU_REPACK"]
+        {
             command.env_remove(name);
         }
         command

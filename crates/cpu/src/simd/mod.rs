@@ -287,4 +287,4 @@ pub(crate) use {all_float_kernels, float_kernels};
 #[cfg(test)]
 mod perf;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -21,11 +21,13 @@ pub struct Tiny {
     pub heads: u32,
     /// What every logit is a multiple of.
     pub factor: f32,
+    /// The format of the layer's matrices.
+    pub format: Format,
 }
 
 impl Default for Tiny {
     fn default() -> Tiny {
-        Tiny { tokens: VOCABULARY, tokenizer: "gpt2", heads: 1, factor: 1.0 }
+        Tiny { tokens: VOCABULARY, tokenizer: "gpt2", heads: 1, factor: 1.0, format: Format::F32 }
     }
 }
 
@@ -49,7 +51,7 @@ impl TinyFile {
         Engine::load(&self.0, options, &mut |_, _| {})
     }
 
-    /// A path beside the file, for something that a test makes.
+    /// A path beside the file, for something that a test makes; with `gguf`, the file itself.
     pub fn beside(&self, extension: &str) -> PathBuf {
         self.0.with_extension(extension)
     }
@@ -83,8 +85,11 @@ impl Tiny {
         writer.metadata("tokenizer.ggml.token_type", Value::Array(Array::I32(vec![1; self.tokens])));
         writer.metadata("tokenizer.ggml.merges", Value::Array(Array::String(Vec::new())));
         let mut matrix = |name: &str, rows: usize, factor: f32| {
-            let data = (0..rows * HIDDEN).flat_map(|i| (factor * wave(i)).to_le_bytes()).collect();
-            writer.tensor(name, &[HIDDEN as u64, rows as u64], Format::F32, data);
+            let values: Vec<f32> = (0..rows * HIDDEN).map(|i| factor * wave(i)).collect();
+            let format = if name.starts_with("blk") { self.format } else { Format::F32 };
+            let mut data = vec![0; format.row_bytes(HIDDEN).unwrap() * rows];
+            quant::encode(format, &values, &mut data).unwrap();
+            writer.tensor(name, &[HIDDEN as u64, rows as u64], format, data);
         };
         matrix("token_embd.weight", VOCABULARY, 1.0);
         matrix("output.weight", VOCABULARY, self.factor);

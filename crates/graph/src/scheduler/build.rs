@@ -60,8 +60,12 @@ impl Step {
 }
 
 impl Scheduler {
-    /// Runs the passes and allocates. On an error no graph is current.
-    pub(super) fn build(&mut self, graph: Graph) -> Result<(), GraphError> {
+    /// Runs the passes, allocates, and lets the backends prepare their nodes. On an error no graph is current.
+    pub(super) fn build(
+        &mut self,
+        graph: Graph,
+        progress: &mut dyn FnMut(usize, usize),
+    ) -> Result<(), GraphError> {
         check_outputs(&graph)?;
         let assigned = assign(&graph, &self.backends)?;
         let graph = fuse(&graph, &assigned, &self.backends);
@@ -99,6 +103,10 @@ impl Scheduler {
             }
             Ok((inputs, built_splits, outputs))
         });
+        let placed = placed.and_then(|(inputs, splits, outputs)| {
+            self.prepare_nodes(&built.graph, &splits, progress)?;
+            Ok((inputs, splits, outputs))
+        });
         match placed {
             Ok((inputs, splits, outputs)) => {
                 self.stats.builds += 1;
@@ -115,6 +123,26 @@ impl Scheduler {
                 Err(error)
             }
         }
+    }
+
+    /// Tells the backends of the nodes that they will execute.
+    fn prepare_nodes(
+        &mut self,
+        graph: &Graph,
+        splits: &[BuiltSplit],
+        progress: &mut dyn FnMut(usize, usize),
+    ) -> Result<(), GraphError> {
+        let total = splits.iter().map(|split| split.steps.len()).sum();
+        let steps = splits.iter().flat_map(|split| split.steps.iter().map(|step| (split.backend, step.id)));
+        for (done, (backend, id)) in steps.enumerate() {
+            progress(done, total);
+            let backend = &mut self.backends[backend];
+            backend
+                .prepare_node(graph, id)
+                .map_err(|source| failure(backend.as_ref(), &graph.node(id).label, source))?;
+        }
+        progress(total, total);
+        Ok(())
     }
 
     /// A buffer for each slot of the plan. After an error, `built` has those that there are.

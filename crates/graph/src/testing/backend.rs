@@ -3,8 +3,8 @@
 use super::reference::{Value, apply};
 use super::{Control, Event, Fault};
 use crate::{
-    Backend, BackendError, BufferId, DType, FusedOp, NodeCall, Op, OpQuery, Operand, StateId, StatePart,
-    StateSpec, WeightData,
+    Backend, BackendError, BufferId, DType, FusedOp, Graph, NodeCall, NodeId, Op, OpQuery, Operand, StateId,
+    StatePart, StateSpec, WeightData,
 };
 use quant::Format;
 use std::collections::{BTreeMap, HashMap};
@@ -295,6 +295,11 @@ impl Backend for TestBackend {
         self.nothing_pending("a state", hit)?;
         self.state_rows(state, part, first_row, src.len())?.copy_from_slice(src);
         Ok(())
+    }
+
+    fn prepare_node(&mut self, graph: &Graph, node: NodeId) -> Result<(), BackendError> {
+        self.record(Event::Prepare(node));
+        self.check(Fault::Prepare(graph.node(node).label.clone()))
     }
 
     fn execute_node(&mut self, call: &NodeCall<'_>) -> Result<(), BackendError> {

@@ -42,6 +42,8 @@ pub enum Event {
     ReadState(StateId, StatePart, usize),
     /// `write_state` of this many bytes.
     WriteState(StateId, StatePart, usize),
+    /// `prepare_node` of the node with this number.
+    Prepare(NodeId),
     /// `execute_node`.
     Execute {
         /// The node's number.
@@ -86,6 +88,8 @@ pub enum Event {
 /// What a backend is to fail at.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Fault {
+    /// `prepare_node` of the node with this label.
+    Prepare(String),
     /// `execute_node` of the node with this label.
     Execute(String),
     /// `synchronize`.

@@ -74,7 +74,13 @@ pub fn contents(info: &WeightInfo) -> WeightData {
     let seed = info.name.bytes().fold(7, |seed: u64, byte| seed.wrapping_mul(31).wrapping_add(byte.into()));
     let values = numbers(seed, info.elements());
     let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
-    WeightData { format: info.format, rows: info.rows, cols: info.cols, bytes: Bytes::from(bytes) }
+    WeightData {
+        format: info.format,
+        rows: info.rows,
+        cols: info.cols,
+        bytes: Bytes::from(bytes),
+        release: None,
+    }
 }
 
 /// A scheduler over these backends that knows the weights of the graph.

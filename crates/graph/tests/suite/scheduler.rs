@@ -428,3 +428,66 @@ fn an_output_must_be_a_computed_f32_value() {
     let missing = GraphBuilder::new(&params, vec![]).finish(&[graph::NodeId(3)]);
     assert!(rebuilt(&mut scheduler, &missing).unwrap_err().to_string().contains("found 3 of 0 nodes"));
 }
+
+#[test]
+fn backends_are_told_once_per_build_of_every_node_that_they_execute() {
+    let control = Control::new();
+    let params = with(&["gpu"], params(2));
+    let graph = chain(&params);
+    let mut scheduler = scheduler(gpu_without_soft_cap(&control), graph.weights());
+    let prepared = |control: &Control| -> Vec<_> {
+        let log = control.take_log().into_iter();
+        log.filter_map(|(name, event)| match event {
+            Event::Prepare(node) => Some((name, node)),
+            _ => None,
+        })
+        .collect()
+    };
+    for build in 0..2 {
+        let mut told = Vec::new();
+        let done = scheduler.prepare_with(&params, |params| Ok(chain(params)), &mut |done, total| {
+            told.push((done, total));
+        });
+        assert_eq!(done, Ok(Prepared::Rebuilt));
+        let before = prepared(&control);
+        scheduler.run(&batch(&params, 0)).unwrap();
+        let executed: Vec<_> = (control.take_log().into_iter())
+            .filter_map(|(name, event)| match event {
+                Event::Execute { id, .. } => Some((name, id)),
+                _ => None,
+            })
+            .collect();
+        assert_eq!(before, executed, "build {build}");
+        assert_eq!(told, (0..=before.len()).map(|done| (done, before.len())).collect::<Vec<_>>());
+        let reused = scheduler.prepare(&params, |_| panic!("built again"));
+        assert_eq!(reused, Ok(Prepared::Reused));
+        assert_eq!(prepared(&control), [], "build {build}");
+        let other = with(&["gpu"], crate::common::params(3 + build));
+        scheduler.prepare(&other, |params| Ok(chain(params))).unwrap();
+        control.take_log();
+    }
+}
+
+#[test]
+fn a_node_that_cannot_be_prepared_fails_the_build() {
+    let control = Control::new();
+    let params = params(2);
+    let graph = chain(&params);
+    let mut scheduler = scheduler(vec![control.backend("cpu")], graph.weights());
+    control.fail("cpu", Fault::Prepare("capped".into()));
+    let error = scheduler.prepare(&params, |params| Ok(chain(params))).unwrap_err();
+    assert!(
+        matches!(&error, GraphError::Backend { backend, node, .. } if backend == "cpu" && node == "capped"),
+        "{error}"
+    );
+    assert!(scheduler.graph().is_none());
+    let log = control.take_log();
+    let count = |is: fn(&Event) -> bool| log.iter().filter(|(_, event)| is(event)).count();
+    assert_eq!(
+        count(|event| matches!(event, Event::Alloc { .. })),
+        count(|event| matches!(event, Event::Free { .. })),
+        "buffers are given back"
+    );
+    control.heal();
+    assert_eq!(scheduler.prepare(&params, |params| Ok(chain(params))), Ok(Prepared::Rebuilt));
+}

@@ -28,6 +28,7 @@ use quant::{
     BlockIQ4_NL, BlockIQ4_XS, BlockMXFP4, BlockQ2_K, BlockQ3_K, BlockQ4_0, BlockQ4_1, BlockQ4_K, BlockQ5_0,
     BlockQ5_1, BlockQ5_K, BlockQ6_K, BlockQ8_0, Format, e8m0_half, unpack_scales_mins_k, unpack_scales_q3_k,
 };
+use std::sync::Arc;
 
 /// Rows of a group.
 pub(crate) const ROWS: usize = 8;
@@ -83,9 +84,51 @@ pub(crate) struct Packed {
 }
 
 enum Storage {
-    Made(AlignedMemory),
+    Made(Part),
     /// A part of a mapped file.
     Mapped(Bytes),
+}
+
+/// Memory for packed matrices, taken from the system in large pieces: only those can consist of large pages, and a
+/// page that comes at the first write is most of what packing a small matrix costs.
+#[derive(Default)]
+pub(crate) struct Arena {
+    /// The piece in use, and the bytes of it that were given out.
+    current: Option<(Arc<AlignedMemory>, usize)>,
+}
+
+/// Bytes of an [`Arena`], from a cache line on. Nobody else has them.
+struct Part {
+    memory: Arc<AlignedMemory>,
+    offset: usize,
+    len: usize,
+}
+
+impl Arena {
+    /// Bytes that are taken together. What is not used takes no memory.
+    const PIECE: usize = 64 << 20;
+
+    /// Zeros.
+    fn take(&mut self, len: usize) -> Result<Part, BackendError> {
+        if let Some((memory, used)) = &mut self.current
+            && len <= memory.len() - *used
+        {
+            let part = Part { memory: Arc::clone(memory), offset: *used, len };
+            *used = (*used + len).next_multiple_of(ALIGN).min(memory.len());
+            return Ok(part);
+        }
+        let memory = Arc::new(AlignedMemory::zeroed(len.max(Self::PIECE), "packed weights")?);
+        memory.prefer_huge_pages();
+        self.current = Some((Arc::clone(&memory), len.next_multiple_of(ALIGN).min(memory.len())));
+        Ok(Part { memory, offset: 0, len })
+    }
+}
+
+impl Part {
+    fn as_ptr(&self) -> *mut u8 {
+        // SAFETY: `Arena::take` gives out ranges of the memory.
+        unsafe { self.memory.as_ptr().add(self.offset) }
+    }
 }
 
 impl Packed {
@@ -95,6 +138,7 @@ impl Packed {
     /// [`BackendError::OutOfMemory`] if there is no memory for the copy.
     pub(crate) fn new<'w>(
         pool: &mut Pool,
+        arena: &mut Arena,
         format: Format,
         layout: Layout,
         [rows, cols]: [usize; 2],
@@ -102,9 +146,8 @@ impl Packed {
     ) -> Result<Packed, BackendError> {
         let (groups, group_bytes) = (rows.div_ceil(ROWS), layout.group_bytes(cols / 32));
         let bytes = groups.saturating_mul(group_bytes);
-        let memory = AlignedMemory::zeroed(bytes, "packed weights")?;
-        memory.prefer_huge_pages();
-        // SAFETY: the memory is as long, and this is the one reference to it.
+        let memory = arena.take(bytes)?;
+        // SAFETY: the part is as long, nobody else has it, and this is the one reference to it.
         let all = unsafe { std::slice::from_raw_parts_mut(memory.as_ptr(), bytes) };
         let groups_of = Columns::new(all, group_bytes);
         pool.run(groups, (1 << 16) / group_bytes.max(1) + 1, &|_, range| {
@@ -135,9 +178,9 @@ impl Packed {
     /// All groups.
     pub(crate) fn all(&self) -> &[u8] {
         match &self.storage {
-            // SAFETY: all of the memory, which is only written while it is made.
+            // SAFETY: all of the part, which is only written while the matrix is made.
             Storage::Made(memory) => unsafe {
-                std::slice::from_raw_parts(memory.as_ptr().cast_const(), memory.len())
+                std::slice::from_raw_parts(memory.as_ptr().cast_const(), memory.len)
             },
             Storage::Mapped(bytes) => bytes,
         }

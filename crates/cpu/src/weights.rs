@@ -1,7 +1,7 @@
 //! The registered weights: their bytes stay where they are, in the mapped file.
 
 use crate::exec::invariant;
-use crate::pack::{Layout, Packed};
+use crate::pack::{Arena, Layout, Packed};
 use crate::pack_cache::PackCache;
 use crate::pool::Pool;
 use crate::rows::decode_row;
@@ -44,14 +44,21 @@ impl Weight {
     ///
     /// # Errors
     /// [`BackendError::OutOfMemory`].
-    fn pack(&self, name: &str, pool: &mut Pool, cache: Option<&PackCache>) -> Result<(), BackendError> {
+    fn pack(
+        &self,
+        name: &str,
+        pool: &mut Pool,
+        arena: &mut Arena,
+        cache: Option<&PackCache>,
+    ) -> Result<(), BackendError> {
         let shape = [self.rows, self.cols];
         if let (None, Some(layout)) = (self.packed.get(), Layout::of(self.format)) {
             let found = cache.and_then(|cache| cache.take(pool, name, self.format, shape));
             let packed = match found {
                 Some(packed) => packed,
                 None => {
-                    let packed = Arc::new(Packed::new(pool, self.format, layout, shape, |r| self.row(r))?);
+                    let packed =
+                        Arc::new(Packed::new(pool, arena, self.format, layout, shape, |r| self.row(r))?);
                     if let Some(cache) = cache {
                         cache.add(name, self.format, shape, &packed);
                     }
@@ -79,6 +86,7 @@ impl Weight {
 #[derive(Default)]
 pub(crate) struct Weights {
     weights: HashMap<String, Weight>,
+    arena: Arena,
 }
 
 impl Weights {
@@ -91,12 +99,14 @@ impl Weights {
     /// # Errors
     /// [`BackendError::MissingWeight`], [`BackendError::OutOfMemory`].
     pub(crate) fn pack(
-        &self,
+        &mut self,
         name: &str,
         pool: &mut Pool,
         cache: Option<&PackCache>,
     ) -> Result<(), BackendError> {
-        self.get(name)?.pack(name, pool, cache)
+        let weight = self.weights.get(name);
+        let weight = weight.ok_or_else(|| BackendError::MissingWeight { name: name.into() })?;
+        weight.pack(name, pool, &mut self.arena, cache)
     }
 
     /// Bytes of all packed forms.

@@ -203,6 +203,21 @@ fn the_cache_can_have_any_of_its_types() {
 }
 
 #[test]
+fn the_order_of_weights_does_not_change_the_answer() {
+    let dir = with(tiny::random());
+    let expected = ids(&dir, &["--temp", "0"]);
+    assert_eq!(ids(&dir, &["--temp", "0", "--no-repack"]), expected);
+    assert_eq!(ids(&dir, &["--temp", "0", "--repack-cache"]), expected);
+    let both = dir.smelt(&["run", "m.gguf", "x", "--no-repack", "--repack-cache"]).fails(2);
+    assert!(both.contains("--no-repack") && both.contains("--repack-cache"), "{both}");
+    let mut command = dir.command();
+    let output = command.args(["run", "m.gguf", "x"]).env("SMELT_CPU_REPACK", "maybe").output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(stderr.contains("SMELT_CPU_REPACK: expected 0 or 1, found 'maybe'"), "{stderr}");
+}
+
+#[test]
 fn the_graph_can_be_seen() {
     let dir = with(tiny::random());
     let mut command = dir.command();

@@ -1,7 +1,7 @@
 //! Every level gives the bits of the scalar reference.
 
 use super::*;
-use crate::pack::Layout;
+use crate::pack::{Arena, Layout};
 use crate::pool::Pool;
 use crate::simd::attention::Elements;
 use half::f16;
@@ -88,7 +88,8 @@ pub(super) fn packed(format: Format, weights: &[u8], [rows, cols]: [usize; 2]) -
     let row_bytes = format.row_bytes(cols).unwrap();
     let row = |row: usize| &weights[row * row_bytes..][..row_bytes];
     let mut pool = Pool::new(Some(2)).unwrap();
-    Packed::new(&mut pool, format, Layout::of(format).unwrap(), [rows, cols], row).unwrap()
+    Packed::new(&mut pool, &mut Arena::default(), format, Layout::of(format).unwrap(), [rows, cols], row)
+        .unwrap()
 }
 
 fn tile(

@@ -88,7 +88,11 @@ impl Tiny {
             let values: Vec<f32> = (0..rows * HIDDEN).map(|i| factor * wave(i)).collect();
             let format = if name.starts_with("blk") { self.format } else { Format::F32 };
             let mut data = vec![0; format.row_bytes(HIDDEN).unwrap() * rows];
-            quant::encode(format, &values, &mut data).unwrap();
+            match format {
+                // Any number, also those that no block can hold.
+                Format::F32 => data = values.iter().flat_map(|value| value.to_le_bytes()).collect(),
+                _ => quant::encode(format, &values, &mut data).unwrap(),
+            }
             writer.tensor(name, &[HIDDEN as u64, rows as u64], format, data);
         };
         matrix("token_embd.weight", VOCABULARY, 1.0);

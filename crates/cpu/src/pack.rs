@@ -16,6 +16,9 @@
 //! | 3 | the 2-bit planes, then 32 bytes whose bit `g` is the third bit |
 //!
 //! Nothing is rounded: the same numbers in another order, with sub-block scales as bytes.
+//!
+//! The small functions here are always inlined, and loops are plain: a call or an iterator adaptor that is left over in
+//! the innermost loop costs as much as all the rest.
 
 use crate::buffers::{ALIGN, AlignedMemory};
 use crate::pool::Pool;
@@ -228,7 +231,9 @@ pub(crate) fn pack_row(
         }),
         Format::Q8_0 => each::<BlockQ8_0>(row, |i, b| {
             let quants: [u32; 8] = words(bytemuck::cast_slice(&b.qs));
-            (0..8).for_each(|g| to.put(i, g, quants[g]));
+            for (g, word) in quants.into_iter().enumerate() {
+                to.put(i, g, word);
+            }
             to.halves(i, &[b.d]);
         }),
         Format::IQ4_NL => each::<BlockIQ4_NL>(row, |i, b| {
@@ -307,23 +312,29 @@ fn each<B: AnyBitPattern>(row: &[u8], mut f: impl FnMut(usize, B)) {
 ///
 /// # Panics
 /// If there are fewer.
-#[inline]
+#[inline(always)]
 fn words<const N: usize>(bytes: &[u8]) -> [u32; N] {
-    let bytes = &bytes[..4 * N];
-    std::array::from_fn(|g| u32::from_le_bytes([0, 1, 2, 3].map(|c| bytes[4 * g + c])))
+    let mut words = [0; N];
+    for (word, bytes) in words.iter_mut().zip(bytes[..4 * N].as_chunks::<4>().0) {
+        *word = u32::from_le_bytes(*bytes);
+    }
+    words
 }
 
 /// The bits of a block's 32 columns, in order, as their plane: bit `g` of byte `c` is that of column `4g + c`.
-#[inline]
+#[inline(always)]
 fn bits_of_block(bits: u32) -> u32 {
-    // The product has each of the four bits at the bottom of a byte of its own.
-    let spread = |g: u32| (bits >> (4 * g) & 15).wrapping_mul(0x0020_4081) & 0x0101_0101;
-    (0..8).fold(0, |word, g| word | spread(g) << g)
+    let mut word = 0;
+    for g in 0..8 {
+        // The product has each of the four bits at the bottom of a byte of its own.
+        word |= ((bits >> (4 * g) & 15).wrapping_mul(0x0020_4081) & 0x0101_0101) << g;
+    }
+    word
 }
 
 /// Exchanges the fields of `words[i]` that `mask << shift` covers with those of `words[j]` that `mask` covers: a step of
 /// transposing a matrix of bit fields, in the four bytes alike.
-#[inline]
+#[inline(always)]
 fn exchange(words: &mut [u32], [i, j]: [usize; 2], shift: u32, mask: u32) {
     let changed = ((words[i] >> shift) ^ words[j]) & mask;
     words[j] ^= changed;
@@ -340,21 +351,23 @@ struct RowWriter<'a> {
 
 impl RowWriter<'_> {
     /// A word of a plane of a block: four columns of this row, or bits of more of them.
-    #[inline]
+    #[inline(always)]
     fn put(&mut self, block: usize, plane: usize, word: u32) {
         let at = block * self.layout.quant_bytes() + 32 * plane + 4 * self.r;
         self.quants[at..][..4].copy_from_slice(&word.to_le_bytes());
     }
 
     /// 16 bytes with columns `i` in low and `i + 16` in high nibbles: as they are.
-    #[inline]
+    #[inline(always)]
     fn nibbles(&mut self, block: usize, bytes: &[u8]) {
         let words: [u32; 4] = words(bytes);
-        (0..4).for_each(|g| self.put(block, g, words[g]));
+        for (g, word) in words.into_iter().enumerate() {
+            self.put(block, g, word);
+        }
     }
 
     /// 32 bytes with the columns of one block in low, of another in high nibbles.
-    #[inline]
+    #[inline(always)]
     fn two_nibbles(&mut self, [low, high]: [usize; 2], bytes: &[u8]) {
         const LOW: u32 = 0x0f0f_0f0f;
         let words: [u32; 8] = words(bytes);
@@ -366,7 +379,7 @@ impl RowWriter<'_> {
     }
 
     /// 32 bytes whose bit pair `k` belongs to block `first + k`: two planes of four blocks, from `plane` on.
-    #[inline]
+    #[inline(always)]
     fn pairs(&mut self, first: usize, plane: usize, bytes: &[u8]) {
         let mut words: [u32; 8] = words(bytes);
         for (p, words) in words.chunks_exact_mut(4).enumerate() {
@@ -376,20 +389,26 @@ impl RowWriter<'_> {
             for [i, j] in [[0, 2], [1, 3]] {
                 exchange(words, [i, j], 4, 0x0f0f_0f0f);
             }
-            (0..4).for_each(|k| self.put(first + k, plane + p, words[k]));
+            for (k, &mut word) in words.iter_mut().enumerate() {
+                self.put(first + k, plane + p, word);
+            }
         }
     }
 
     /// 32 bytes whose bit `j` belongs to block `j` of a super-block: a plane of each.
-    #[inline]
+    #[inline(always)]
     fn singles(&mut self, unit: usize, plane: usize, bytes: &[u8]) {
         let mut words: [u32; 8] = words(bytes);
         for (step, mask) in [(1, 0x5555_5555), (2, 0x3333_3333), (4, 0x0f0f_0f0f)] {
-            for i in (0..8).filter(|i| i & step == 0) {
-                exchange(&mut words, [i, i + step], step as u32, mask);
+            for i in 0..8 {
+                if i & step == 0 {
+                    exchange(&mut words, [i, i + step], step as u32, mask);
+                }
             }
         }
-        (0..8).for_each(|j| self.put(8 * unit + j, plane, words[j]));
+        for (j, word) in words.into_iter().enumerate() {
+            self.put(8 * unit + j, plane, word);
+        }
     }
 
     fn unit(&mut self, unit: usize) -> &mut [u8] {

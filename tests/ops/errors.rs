@@ -52,7 +52,13 @@ fn wrong_lengths() {
             backend.write_state(state, StatePart::Key, 4, &[0; 16]),
             Err(BackendError::Length { .. })
         ));
-        let data = WeightData { format: Format::Q4_0, rows: 2, cols: 32, bytes: Bytes::from(vec![0; 35]), release: None };
+        let data = WeightData {
+            format: Format::Q4_0,
+            rows: 2,
+            cols: 32,
+            bytes: Bytes::from(vec![0; 35]),
+            release: None,
+        };
         let error = backend.register_weight("w", data).unwrap_err();
         let expected = BackendError::Length { what: "weight 'w'".into(), expected: 36, found: 35 };
         assert_eq!(error, expected);

@@ -81,8 +81,13 @@ fn what_is_stored_does_not_depend_on_the_outputs() {
             let seed: usize = info.name.bytes().map(usize::from).sum();
             let value = |i: usize| ((seed * 31 + i * 17) % 101) as f32 / 50.0 - 1.0;
             let bytes: Vec<u8> = (0..info.elements()).flat_map(|i| value(i).to_le_bytes()).collect();
-            let data =
-                WeightData { format: info.format, rows: info.rows, cols: info.cols, bytes: bytes.into(), release: None };
+            let data = WeightData {
+                format: info.format,
+                rows: info.rows,
+                cols: info.cols,
+                bytes: bytes.into(),
+                release: None,
+            };
             (info.name.clone(), data)
         })
         .collect();

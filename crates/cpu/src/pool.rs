@@ -81,6 +81,7 @@ struct Shared {
     next: AtomicUsize,
     job: UnsafeCell<Option<Job>>,
     stop: AtomicBool,
+    panicked: AtomicBool,
     panic: Mutex<Option<String>>,
     parked: Vec<AtomicBool>,
 }
@@ -116,6 +117,7 @@ impl Pool {
             next: AtomicUsize::new(0),
             job: UnsafeCell::new(None),
             stop: AtomicBool::new(false),
+            panicked: AtomicBool::new(false),
             panic: Mutex::new(None),
             parked: (1..threads).map(|_| AtomicBool::new(false)).collect(),
         });
@@ -188,6 +190,10 @@ impl Pool {
                 std::hint::spin_loop();
             }
         }
+        // No lock unless there is something to fetch.
+        if !shared.panicked.swap(false, Ordering::Relaxed) {
+            return Ok(());
+        }
         let mut panic = shared.panic.lock().unwrap_or_else(PoisonError::into_inner);
         panic.take().map_or(Ok(()), |message| Err(PoolError::Panicked(message)))
     }
@@ -222,6 +228,8 @@ impl Shared {
             self.next.store(job.items, Ordering::Relaxed);
             let mut panic = self.panic.lock().unwrap_or_else(PoisonError::into_inner);
             panic.get_or_insert(message_of(payload));
+            // Leaving the gate publishes it.
+            self.panicked.store(true, Ordering::Relaxed);
         }
     }
 

@@ -72,7 +72,7 @@ fn missing_weights() {
         let mut case = Case::new(tested.backend.as_mut(), &params(1));
         let x = case.floats(Shape::new(1, 32), &[1.0; 32]);
         let weight = case.info("blk.0.attn_q.weight", Format::Q4_0, 8, 32);
-        let error = case.try_run(Op::MatMul(MatMul { weight, bias: None }), &[x]).unwrap_err();
+        let error = case.try_run(Op::MatMul(MatMul { weight, bias: None, logits: false }), &[x]).unwrap_err();
         assert_eq!(error, BackendError::MissingWeight { name: "blk.0.attn_q.weight".into() });
     }
 }
@@ -89,7 +89,7 @@ fn broken_invariants() {
         let y = case.floats(Shape::new(1, 32), &[1.0; 32]);
         assert_eq!(x, y);
         let weight = case.info("w", Format::F32, 8, 32);
-        let error = case.try_run(Op::MatMul(MatMul { weight, bias: None }), &[y]).unwrap_err();
+        let error = case.try_run(Op::MatMul(MatMul { weight, bias: None, logits: false }), &[y]).unwrap_err();
         assert!(matches!(&error, BackendError::Invariant { what, .. } if what == "weight 'w'"), "{error}");
 
         // A result over an input that is still needed.
@@ -97,7 +97,7 @@ fn broken_invariants() {
         case.alias = Some(0);
         let x = case.floats(Shape::new(1, 32), &[1.0; 32]);
         let weight = case.weight("w", Format::F32, 32, 32, vec![0; 4096]);
-        let error = case.try_run(Op::MatMul(MatMul { weight, bias: None }), &[x]).unwrap_err();
+        let error = case.try_run(Op::MatMul(MatMul { weight, bias: None, logits: false }), &[x]).unwrap_err();
         assert!(matches!(&error, BackendError::Invariant { what, .. } if what == "output"), "{error}");
 
         // A cap that divides by zero.

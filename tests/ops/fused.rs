@@ -46,7 +46,7 @@ impl Layer {
             let x = case.floats(Shape::new(TOKENS, COLS), &self.x);
             let weight = case.weight("w", Format::Q4_K, ROWS[i], COLS, self.weights[i].clone());
             let bias = self.biases.as_ref().map(|biases| case.vector("b", &biases[i]));
-            let mut y = case.run(Op::MatMul(MatMul { weight, bias }), &[x]);
+            let mut y = case.run(Op::MatMul(MatMul { weight, bias, logits: false }), &[x]);
             let shape = Shape::new(TOKENS, ROWS[i]);
             if let (Some(norms), true) = (&self.norms, i < 2) {
                 let mut case = Case::new(backend, &params(TOKENS));
@@ -153,7 +153,7 @@ fn gate_up_and_activation() {
                 let mut case = Case::new(tested.backend.as_mut(), &params(TOKENS));
                 let x = case.floats(Shape::new(TOKENS, COLS), &x);
                 let weight = case.weight("w", Format::Q5_0, rows, COLS, weights[i].clone());
-                case.run(Op::MatMul(MatMul { weight, bias: None }), &[x])
+                case.run(Op::MatMul(MatMul { weight, bias: None, logits: false }), &[x])
             });
             let mut case = Case::new(tested.backend.as_mut(), &params(TOKENS));
             let shape = Shape::new(TOKENS, rows);

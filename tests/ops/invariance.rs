@@ -10,13 +10,14 @@ use quant::Format;
 fn product(
     backend: &mut dyn Backend,
     (format, rows, cols): (Format, usize, usize),
+    logits: bool,
     weights: &[u8],
     x: &[f32],
 ) -> Vec<f32> {
     let mut case = Case::new(backend, &params(1));
     let input = case.floats(Shape::new(x.len() / cols, cols), x);
     let weight = case.weight("w", format, rows, cols, weights.to_vec());
-    case.run(Op::MatMul(MatMul { weight, bias: None }), &[input])
+    case.run(Op::MatMul(MatMul { weight, bias: None, logits }), &[input])
 }
 
 proptest! {
@@ -33,6 +34,7 @@ proptest! {
         chunk in 1usize..9,
         threads in 1usize..4,
         quantised in any::<bool>(),
+        logits in any::<bool>(),
         seed in any::<u64>(),
     ) {
         let cols = if format.block_len() == 256 { 256 * (1 + blocks % 3) } else { 32 * blocks };
@@ -42,12 +44,12 @@ proptest! {
         let activations = if quantised { Activations::Quantized } else { Activations::F32 };
         let level = SimdLevel::detect();
         let shape = (format, rows, cols);
-        let expected = product(&mut cpu(level, activations, 1), shape, &weights, &x);
+        let expected = product(&mut cpu(level, activations, 1), shape, logits, &weights, &x);
         let mut backend = cpu(level, activations, threads);
-        prop_assert!(product(&mut backend, shape, &weights, &x) == expected, "{threads} threads");
+        prop_assert!(product(&mut backend, shape, logits, &weights, &x) == expected, "{threads} threads");
         let mut found = Vec::new();
         for x in x.chunks(chunk * cols) {
-            found.extend(product(&mut backend, shape, &weights, x));
+            found.extend(product(&mut backend, shape, logits, &weights, x));
         }
         prop_assert!(found == expected, "chunks of {chunk}");
     }
@@ -65,7 +67,7 @@ proptest! {
         let weights = random_weights(format, rows, cols, &mut random);
         let x = random.floats(tokens * cols);
         let run = |level| {
-            product(&mut cpu(level, Activations::Quantized, 1), (format, rows, cols), &weights, &x)
+            product(&mut cpu(level, Activations::Quantized, 1), (format, rows, cols), rows % 2 == 0, &weights, &x)
         };
         prop_assert!(run(SimdLevel::detect()) == run(SimdLevel::Scalar));
     }

@@ -8,6 +8,8 @@ use quant::Format;
 /// Error of products with quantised activations: 8 bits with a scale for 32 elements of a normal distribution, whose
 /// largest is about 2.2. The step is 2.2 / 127, its mean squared error a twelfth of its square: 2.5e-5 of the variance.
 const QUANTISED: f64 = 4e-5;
+/// The same for logits, whose activations have a second 8 bits: the step is 254 times finer.
+const REFINED: f64 = QUANTISED / (254.0 * 254.0) + FLOAT;
 /// Error of products in f32.
 const FLOAT: f64 = 1e-11;
 
@@ -41,18 +43,25 @@ fn products_with_every_format() {
                     let bytes = random_weights(format, rows, cols, &mut random);
                     let (x, bias) = (random.floats(tokens * cols), random.floats(rows));
                     let weights = decoded(format, &bytes, rows * cols);
-                    for biased in [false, true] {
+                    for (biased, logits) in [(false, false), (true, false), (false, true), (true, true)] {
                         let expected = product(&weights, &x, cols, biased.then_some(&bias));
                         let mut case = Case::new(tested.backend.as_mut(), &params(1));
                         let input = case.floats(Shape::new(tokens, cols), &x);
                         let weight = case.weight("w", format, rows, cols, bytes.clone());
                         let id = biased.then(|| case.vector("b", &bias));
-                        let found = case.run(Op::MatMul(MatMul { weight, bias: id }), &[input]);
+                        let found = case.run(Op::MatMul(MatMul { weight, bias: id, logits }), &[input]);
                         let quantised = tested.quantised && !is_float(format);
                         // A few products may all happen to be small, and the error is relative to them.
                         let few = if rows * tokens < 64 { 100.0 } else { 1.5 };
-                        let bound = if quantised { QUANTISED * few } else { FLOAT };
-                        let what = format!("{} {format} {rows} x {cols}, {tokens} tokens", tested.name);
+                        let bound = match (quantised, logits) {
+                            (true, false) => QUANTISED * few,
+                            (true, true) => REFINED * few,
+                            (false, _) => FLOAT,
+                        };
+                        let what = format!(
+                            "{} {format} {rows} x {cols}, {tokens} tokens, logits: {logits}",
+                            tested.name
+                        );
                         check(&what, &found, &expected, bound);
                     }
                 }
@@ -65,7 +74,7 @@ fn products_with_every_format() {
 fn a_value_that_is_no_number_is_not_lost() {
     for mut tested in backends() {
         for format in [Format::F32, Format::Q4_0, Format::Q4_K, Format::Q8_0] {
-            for bad in [f32::NAN, f32::INFINITY] {
+            for (bad, logits) in [(f32::NAN, false), (f32::INFINITY, false), (f32::NAN, true)] {
                 let mut random = Random::new(4);
                 let bytes = random_weights(format, 8, 256, &mut random);
                 let mut x = random.floats(5 * 256);
@@ -73,7 +82,7 @@ fn a_value_that_is_no_number_is_not_lost() {
                 let mut case = Case::new(tested.backend.as_mut(), &params(1));
                 let input = case.floats(Shape::new(5, 256), &x);
                 let weight = case.weight("w", format, 8, 256, bytes);
-                let found = case.run(Op::MatMul(MatMul { weight, bias: None }), &[input]);
+                let found = case.run(Op::MatMul(MatMul { weight, bias: None, logits }), &[input]);
                 for (token, y) in found.chunks(8).enumerate() {
                     assert_eq!(y.iter().all(|y| y.is_finite()), token != 2, "{} {format} {bad}", tested.name);
                 }

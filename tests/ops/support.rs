@@ -14,7 +14,7 @@ fn the_cpu_takes_every_format_but_the_activations_own() {
     for tested in backends() {
         for format in Format::ALL {
             let info = WeightInfo { name: "w".into(), format, rows: 256, cols: 256 };
-            let matmul = Op::MatMul(MatMul { weight: WeightId(0), bias: None });
+            let matmul = Op::MatMul(MatMul { weight: WeightId(0), bias: None, logits: false });
             let supported = tested.backend.supports_op(&query(&matmul, &[DType::F32], &[&info]));
             assert_eq!(supported, format != Format::Q8_K, "{format}");
             let rows = Op::GetRows(GetRows { table: Some(WeightId(0)) });
@@ -33,7 +33,7 @@ fn types_that_no_kernel_has_are_refused() {
 
         let matrix = WeightInfo { name: "w".into(), format: Format::Q4_0, rows: 8, cols: 32 };
         let bias = WeightInfo { name: "b".into(), format: Format::Q8_0, rows: 1, cols: 8 };
-        let matmul = Op::MatMul(MatMul { weight: WeightId(0), bias: Some(WeightId(1)) });
+        let matmul = Op::MatMul(MatMul { weight: WeightId(0), bias: Some(WeightId(1)), logits: false });
         assert!(!supports(query(&matmul, &[DType::F32], &[&matrix, &bias])), "a quantised bias");
 
         let load = Op::KvLoad(KvLoad { layer: 0, part: StatePart::Key });

@@ -125,6 +125,8 @@ impl Workers {
 pub(crate) struct Temporaries {
     /// Results between the steps of a fused operation.
     pub(crate) fused: [Vec<f32>; 3],
+    /// Activations and products of logits.
+    pub(crate) logits: crate::matmul::LogitsScratch,
     /// Work list and partial results of attention.
     pub(crate) attention: crate::attention::AttentionScratch,
 }

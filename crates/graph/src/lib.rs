@@ -36,13 +36,13 @@
 //! let tokens = b.input(InputKind::Tokens);
 //! let x = b.op("token_embd", Op::GetRows(GetRows { table: Some(table) }), &[tokens])?;
 //! b.set_layer(Some(0));
-//! let y = b.op("ffn_down", Op::MatMul(MatMul { weight: projection, bias: None }), &[x])?;
+//! let y = b.op("ffn_down", Op::MatMul(MatMul { weight: projection, bias: None, logits: false }), &[x])?;
 //! let x = b.op("residual", Op::Add, &[x, y])?;
 //! assert_eq!(b.shape(x), Shape::new(2, 32));
 //!
 //! // What does not fit is refused, with the node's name.
 //! let narrow = b.weight(&weight("narrow", 8, 16));
-//! let error = b.op("misfit", Op::MatMul(MatMul { weight: narrow, bias: None }), &[x]).unwrap_err();
+//! let error = b.op("misfit", Op::MatMul(MatMul { weight: narrow, bias: None, logits: false }), &[x]).unwrap_err();
 //! assert_eq!(error.to_string(), "graph node 'blk.0.misfit': columns of 'narrow': expected 32, found 16");
 //!
 //! let graph = b.finish(&[x]);

@@ -10,6 +10,9 @@ pub struct MatMul {
     pub weight: WeightId,
     /// A vector of `out` elements.
     pub bias: Option<WeightId>,
+    /// Whether the results are logits: few rows, and errors that nothing evens out any more. A backend that rounds
+    /// activations rounds these finer.
+    pub logits: bool,
 }
 
 /// `batch` products `y_b = a_b * b_b^T`. Inputs, both f32: `a`, `[batch * m, k]`, and `b`, `[batch * n, k]`; result

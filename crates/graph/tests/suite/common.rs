@@ -184,7 +184,7 @@ pub fn transformer(params: &GraphParams, layers: usize) -> Graph {
         b.set_layer(Some(layer));
         let project = |b: &mut graph::GraphBuilder, label: &str, x| {
             let weight = b.weight(&weight(&format!("blk.{layer}.{label}.weight"), COLS, COLS));
-            b.op(label, Op::MatMul(MatMul { weight, bias: None }), &[x]).unwrap()
+            b.op(label, Op::MatMul(MatMul { weight, bias: None, logits: false }), &[x]).unwrap()
         };
         let [q, k, v] = ["attn_q", "attn_k", "attn_v"].map(|label| project(&mut b, label, x));
         let rows = b.input(InputKind::CacheRows(group));
@@ -204,7 +204,8 @@ pub fn transformer(params: &GraphParams, layers: usize) -> Graph {
     }
     b.set_layer(None);
     let head = b.weight(&weight("token_embd", VOCABULARY, COLS));
-    let logits = b.op("output", Op::MatMul(MatMul { weight: head, bias: None }), &[x]).unwrap();
+    let logits =
+        b.op("output", Op::MatMul(MatMul { weight: head, bias: None, logits: false }), &[x]).unwrap();
     b.finish(&[logits])
 }
 

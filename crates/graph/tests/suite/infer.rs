@@ -79,7 +79,7 @@ fn every_operation_counts_its_inputs() {
         (1, Op::RmsNorm(RmsNorm { weight: None, epsilon: 0.0 })),
         (1, Op::QkNorm(QkNorm { weight: w, epsilon: 0.0, head_dim: 8 })),
         (1, Op::Softmax(Softmax { scale: 1.0 })),
-        (1, Op::MatMul(MatMul { weight: w, bias: None })),
+        (1, Op::MatMul(MatMul { weight: w, bias: None, logits: false })),
         (1, Op::GetRows(GetRows { table: Some(w) })),
         (1, Op::View(View { first_row: 0, rows: 1, first_col: 0, cols: 1 })),
         (1, Op::Permute(Permute { heads: 1 })),
@@ -110,7 +110,7 @@ fn ids_of_other_graphs_are_refused() {
     let mut other = bench();
     let foreign = other.weight(8, 8);
     t.refuses(Op::Scale(1.0), &[NodeId(99)], "input 99: expected one of 8 nodes");
-    let op = Op::MatMul(MatMul { weight: foreign, bias: None });
+    let op = Op::MatMul(MatMul { weight: foreign, bias: None, logits: false });
     let x = t.x;
     t.refuses(op, &[x], "weight 1: expected one of 1");
     let error = t.b.reshape("flat", NodeId(99), Shape::new(1, 1)).unwrap_err();
@@ -157,10 +157,10 @@ fn products() {
     let mut t = bench();
     let (x, narrow) = (t.x, t.narrow);
     let (weight, short, bias) = (t.weight(5, 8), t.weight(1, 4), t.weight(1, 5));
-    t.accepts(Op::MatMul(MatMul { weight, bias: Some(bias) }), &[x], 3, 5);
-    let op = Op::MatMul(MatMul { weight, bias: None });
+    t.accepts(Op::MatMul(MatMul { weight, bias: Some(bias), logits: false }), &[x], 3, 5);
+    let op = Op::MatMul(MatMul { weight, bias: None, logits: false });
     t.refuses(op, &[narrow], "columns of 'w5x8': expected 6, found 8");
-    let op = Op::MatMul(MatMul { weight, bias: Some(short) });
+    let op = Op::MatMul(MatMul { weight, bias: Some(short), logits: false });
     t.refuses(op, &[x], "elements of 'w1x4': expected 5, found 4");
     t.accepts(Op::BatchMatMul(BatchMatMul { batch: 3 }), &[x, x], 3, 1);
     let op = |batch| Op::BatchMatMul(BatchMatMul { batch });
@@ -255,7 +255,7 @@ fn attention_checks_heads_cache_and_inputs() {
     let mut t = bench();
     let (ints, ranges, lens, pages) = (t.ints, t.ranges, t.lens, t.pages);
     let w = t.weight(16, 8);
-    let q = t.b.op("q", Op::MatMul(MatMul { weight: w, bias: None }), &[t.x]).unwrap();
+    let q = t.b.op("q", Op::MatMul(MatMul { weight: w, bias: None, logits: false }), &[t.x]).unwrap();
     let inputs = [q, q, ints, ranges, lens, pages];
     let with = |change: fn(&mut Attention)| {
         let mut op = attention();
@@ -312,7 +312,8 @@ fn fused_projections() {
     t.refuses(op([q, kv, kv], None), &[narrow, ints, ints], "columns of 'w16x8': expected 6, found 8");
 
     let joined = t.weight(24, 8);
-    let joined = t.b.op("qkv", Op::MatMul(MatMul { weight: joined, bias: None }), &[x]).unwrap();
+    let joined =
+        t.b.op("qkv", Op::MatMul(MatMul { weight: joined, bias: None, logits: false }), &[x]).unwrap();
     let op =
         |query_cols, biases| Op::QkvBiasRopeStore(QkvBiasRopeStore { query_cols, biases, rope: None, store });
     t.accepts(op(8, Some([kv_bias; 3])), &[joined, ints, ints], 3, 8);

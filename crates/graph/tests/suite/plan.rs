@@ -63,7 +63,7 @@ fn an_operation_that_forbids_it_is_not_in_place() {
 fn an_operation_of_the_same_shape_that_forbids_it_is_not_in_place() {
     let places = places(|b, x| {
         let square = b.weight(&weight("square", 8, 8));
-        b.op("y", Op::MatMul(MatMul { weight: square, bias: None }), &[x]).unwrap()
+        b.op("y", Op::MatMul(MatMul { weight: square, bias: None, logits: false }), &[x]).unwrap()
     });
     assert_ne!(places["x"].0, places["y"].0);
 }
@@ -137,7 +137,9 @@ fn buffers_are_reused_along_a_long_chain() {
     let mut x = embed(&mut b, 8);
     let square = b.weight(&weight("square", 8, 8));
     for i in 0..50 {
-        x = b.op(&format!("m{i}"), Op::MatMul(MatMul { weight: square, bias: None }), &[x]).unwrap();
+        x = b
+            .op(&format!("m{i}"), Op::MatMul(MatMul { weight: square, bias: None, logits: false }), &[x])
+            .unwrap();
         x = b.op(&format!("n{i}"), Op::RmsNorm(RmsNorm { weight: None, epsilon: 1e-6 }), &[x]).unwrap();
     }
     let graph = b.finish(&[x]);
@@ -192,7 +194,7 @@ fn add_random(b: &mut GraphBuilder, nodes: &mut Vec<NodeId>, index: usize, choic
         6 => {
             let out = [4, 8, 16][second % 3];
             let weight = b.weight(&weight(&format!("w{}x{out}", shape.cols), out, shape.cols));
-            b.op(&label, Op::MatMul(MatMul { weight, bias: None }), &[x])
+            b.op(&label, Op::MatMul(MatMul { weight, bias: None, logits: false }), &[x])
         }
         7 => {
             let view = View { first_row: shape.rows - half, rows: half, first_col: 0, cols: shape.cols };

@@ -29,7 +29,7 @@ impl Transformer {
         }
         b.set_layer(None);
         let x = self.output_norm.build(&mut b, "output_norm", x)?;
-        let mut logits = self.output.build(&mut b, "output", x)?;
+        let mut logits = self.output.build_logits(&mut b, "output", x)?;
         if let Some(scale) = self.logit_scale {
             logits = b.op("logits_scaled", Op::Scale(scale), &[logits])?;
         }
@@ -215,9 +215,19 @@ impl FeedForward {
 
 impl Linear {
     fn build(&self, b: &mut GraphBuilder, label: &str, x: NodeId) -> Result<NodeId, GraphError> {
+        let op = self.op(b);
+        b.op(label, Op::MatMul(op), &[x])
+    }
+
+    fn build_logits(&self, b: &mut GraphBuilder, label: &str, x: NodeId) -> Result<NodeId, GraphError> {
+        let op = MatMul { logits: true, ..self.op(b) };
+        b.op(label, Op::MatMul(op), &[x])
+    }
+
+    fn op(&self, b: &mut GraphBuilder) -> MatMul {
         let weight = b.weight(&self.weight);
         let bias = self.bias.as_ref().map(|bias| b.weight(bias));
-        b.op(label, Op::MatMul(MatMul { weight, bias }), &[x])
+        MatMul { weight, bias, logits: false }
     }
 }
 

@@ -1,6 +1,7 @@
 #!/bin/sh
 # Runs every test: fetches the real models once (about 850 MB, kept in the user's cache), then the debug and release
-# test suites. Needs Rust, Python 3 with pip, and a C compiler.
+# test suites, and the aarch64 kernels under emulation where the tools for it are. Needs Rust, Python 3 with pip, and a C
+# compiler; scripts/test-aarch64.sh says what the aarch64 tests need.
 #
 #   scripts/test.sh            all of it
 #   scripts/test.sh release    the release suite only (quicker)
@@ -18,6 +19,13 @@ cargo test --locked --release --workspace --no-fail-fast
 if [ "${1:-all}" != release ]; then
     echo "== debug tests: overflow checks and debug assertions"
     cargo test --locked --workspace --no-fail-fast
+fi
+if ! uname -m | grep -qx "aarch64\|arm64"; then
+    if missing=$(scripts/test-aarch64.sh missing); then
+        scripts/test-aarch64.sh
+    else
+        echo "== aarch64: NOT TESTED, $missing"
+    fi
 fi
 echo "== formatting and lints"
 cargo fmt --all --check

@@ -9,7 +9,7 @@
 
 #![allow(clippy::needless_range_loop, reason = "vectors are named by their number in all arrays alike")]
 
-use super::products::{Dotprod, I8mm, Neon, Products};
+use super::products::{Dotprod, I8mm, Integers, Neon, Products};
 use super::unpack::*;
 use crate::buffers::ALIGN;
 use crate::pack::{ROWS, pack_row};
@@ -381,31 +381,23 @@ unsafe fn accumulate<P: Products, F: Packing, const T: usize, const ARRANGED: bo
 ) {
     // SAFETY: the caller's: block `b` is inside every row of `x`.
     unsafe {
-        let quants: [*const i8; T] = std::array::from_fn(|t| x[t].q.as_ptr().wrapping_add(32 * b));
-        let mut products = [[vdupq_n_s32(0); 2]; T];
-        let halves = if matches!(F::SCALES, Scales::Half) { 2 } else { 1 };
-        for half in 0..halves {
-            let mut part = [[vdupq_n_s32(0); 2]; T];
-            if F::OFFSET_BITS > 0 {
-                for t in 0..T {
-                    let less =
-                        if halves == 2 { pair(x[t].half_sums, 2 * b + half) } else { pair(x[t].sums, b) };
-                    part[t] = [vshlq_s32(less, vdupq_n_s32(F::OFFSET_BITS)); 2];
-                }
-            }
-            let range = [half, 2 / halves];
-            if ARRANGED {
-                P::add_arranged(&mut part, &w.q, quants, range, F::RUN);
-            } else {
-                P::add(&mut part, &w.q, quants, range, F::RUN);
-            }
+        let mut products = match F::SCALES {
+            Scales::One | Scales::Block => half_products::<P, F, T, ARRANGED>(w, b, x, 0, 2),
+            // Both halves are written out, so that all quants are named by constants and stay in registers.
+            Scales::Half => half_products::<P, F, T, ARRANGED>(w, b, x, 0, 1),
+        };
+        if !matches!(F::SCALES, Scales::One) {
             for t in 0..T {
                 for h in 0..2 {
-                    products[t][h] = match F::SCALES {
-                        Scales::One => part[t][h],
-                        Scales::Block => vmulq_s32(part[t][h], w.s[0][h]),
-                        Scales::Half => vmlaq_s32(products[t][h], part[t][h], w.s[half][h]),
-                    };
+                    products[t][h] = vmulq_s32(products[t][h], w.s[0][h]);
+                }
+            }
+        }
+        if matches!(F::SCALES, Scales::Half) {
+            let second = half_products::<P, F, T, ARRANGED>(w, b, x, 1, 1);
+            for t in 0..T {
+                for h in 0..2 {
+                    products[t][h] = vmlaq_s32(products[t][h], second[t][h], w.s[1][h]);
                 }
             }
         }
@@ -435,6 +427,38 @@ unsafe fn accumulate<P: Products, F: Packing, const T: usize, const ARRANGED: bo
                 }
             }
         }
+    }
+}
+
+/// Products of the halves `first .. first + count` of block `b`, without scales; `ARRANGED` tells the order of its
+/// quants. `count` is 2 where halves share a scale.
+///
+/// # Safety
+/// As for [`accumulate`].
+#[inline(always)]
+unsafe fn half_products<P: Products, F: Packing, const T: usize, const ARRANGED: bool>(
+    w: &Block,
+    b: usize,
+    x: &[QuantRow<'_>; T],
+    first: usize,
+    count: usize,
+) -> [Integers; T] {
+    // SAFETY: the caller's: block `b` is inside every row of `x`.
+    unsafe {
+        let mut sums = [[vdupq_n_s32(0); 2]; T];
+        if F::OFFSET_BITS > 0 {
+            for t in 0..T {
+                let less = if count == 1 { pair(x[t].half_sums, 2 * b + first) } else { pair(x[t].sums, b) };
+                sums[t] = [vshlq_s32(less, vdupq_n_s32(F::OFFSET_BITS)); 2];
+            }
+        }
+        let quants: [*const i8; T] = std::array::from_fn(|t| x[t].q.as_ptr().wrapping_add(32 * b));
+        if ARRANGED {
+            P::add_arranged(&mut sums, &w.q, quants, [first, count], F::RUN);
+        } else {
+            P::add(&mut sums, &w.q, quants, [first, count], F::RUN);
+        }
+        sums
     }
 }
 

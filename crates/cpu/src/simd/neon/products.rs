@@ -13,8 +13,8 @@ use std::arch::asm;
 /// unless it is [`Products::arrange`]d. Signed, or unsigned below 128.
 pub(super) type Quants = [[int8x16_t; 2]; 8];
 
-/// A number for each of eight rows.
-pub(super) type Sums = [int32x4_t; 2];
+/// An integer for each of eight rows.
+pub(super) type Integers = [int32x4_t; 2];
 
 /// The integer products of a level.
 pub(super) trait Products {
@@ -25,7 +25,7 @@ pub(super) trait Products {
     /// # Safety
     /// The processor has the level's instructions; each of `x` is valid for the 32 activations of the block.
     unsafe fn add<const T: usize>(
-        sums: &mut [Sums; T],
+        sums: &mut [Integers; T],
         quants: &Quants,
         x: [*const i8; T],
         halves: [usize; 2],
@@ -47,7 +47,7 @@ pub(super) trait Products {
     /// As there.
     #[inline(always)]
     unsafe fn add_arranged<const T: usize>(
-        sums: &mut [Sums; T],
+        sums: &mut [Integers; T],
         quants: &Quants,
         x: [*const i8; T],
         halves: [usize; 2],
@@ -70,7 +70,7 @@ pub(super) struct I8mm;
 impl Products for Neon {
     #[inline(always)]
     unsafe fn add<const T: usize>(
-        sums: &mut [Sums; T],
+        sums: &mut [Integers; T],
         quants: &Quants,
         x: [*const i8; T],
         [first, count]: [usize; 2],
@@ -112,7 +112,7 @@ impl Products for Neon {
 impl Products for Dotprod {
     #[inline(always)]
     unsafe fn add<const T: usize>(
-        sums: &mut [Sums; T],
+        sums: &mut [Integers; T],
         quants: &Quants,
         x: [*const i8; T],
         [first, count]: [usize; 2],
@@ -148,7 +148,7 @@ impl Products for Dotprod {
 impl Products for I8mm {
     #[inline(always)]
     unsafe fn add<const T: usize>(
-        sums: &mut [Sums; T],
+        sums: &mut [Integers; T],
         quants: &Quants,
         x: [*const i8; T],
         halves: [usize; 2],
@@ -177,7 +177,7 @@ impl Products for I8mm {
 
     #[inline(always)]
     unsafe fn add_arranged<const T: usize>(
-        sums: &mut [Sums; T],
+        sums: &mut [Integers; T],
         quants: &Quants,
         x: [*const i8; T],
         [first, count]: [usize; 2],

@@ -4,7 +4,7 @@
 //! below 64 and so signed bytes too, and products start from `-offset * sum(activations)`, an exact integer.
 
 use super::float::{f16_high, f16_low};
-use super::products::Quants;
+use super::products::{Integers, Quants};
 use crate::pack::Layout;
 use crate::simd::blocks::{Minimum, minimum};
 use quant::{E2M1_DOUBLED_VALUES, Format, IQ4_NL_VALUES};
@@ -12,9 +12,6 @@ use std::arch::aarch64::*;
 
 /// A float for each of eight rows.
 pub(super) type Floats = [float32x4_t; 2];
-
-/// An integer for each of eight rows.
-pub(super) type Integers = [int32x4_t; 2];
 
 /// One block of each of eight rows.
 #[derive(Clone, Copy)]

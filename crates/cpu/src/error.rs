@@ -25,6 +25,11 @@ pub enum CpuError {
     },
     /// The thread pool did not start.
     Pool(PoolError),
+    /// There is no memory for a measurement.
+    Memory {
+        /// Bytes that were asked for.
+        bytes: usize,
+    },
 }
 
 impl fmt::Display for CpuError {
@@ -37,6 +42,7 @@ impl fmt::Display for CpuError {
                 write!(f, "this processor has no {level} instructions; the best level is {best}")
             }
             CpuError::Pool(error) => write!(f, "thread pool: {error}"),
+            CpuError::Memory { bytes } => write!(f, "no memory for a buffer of {bytes} bytes"),
         }
     }
 }
@@ -74,5 +80,6 @@ mod tests {
         let pool = CpuError::from(PoolError::ThreadCount { found: 0 });
         assert_eq!(pool.to_string(), "thread pool: threads: expected 1 to 1024, found 0");
         assert!(pool.source().is_some());
+        assert_eq!(CpuError::Memory { bytes: 5 }.to_string(), "no memory for a buffer of 5 bytes");
     }
 }

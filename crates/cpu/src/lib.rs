@@ -23,6 +23,7 @@
 
 mod attention;
 mod backend;
+mod bandwidth;
 mod buffers;
 mod cache;
 mod cores;
@@ -43,6 +44,7 @@ mod simd;
 mod weights;
 
 pub use backend::{Activations, CpuBackend, CpuOptions};
+pub use bandwidth::read_bandwidth;
 pub use cores::default_threads;
 pub use error::CpuError;
 pub use pack_cache::{PackCache, PackCacheError, checksum};

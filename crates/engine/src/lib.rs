@@ -35,6 +35,7 @@ mod repack;
 mod score;
 mod sequence;
 mod stop;
+mod traffic;
 
 pub use error::Error;
 pub use forward::{PrefillSink, Step, Wanted};
@@ -42,6 +43,7 @@ pub use generate::{Event, FinishReason, GenerateOptions, Generation, Token};
 pub use load::{Device, Engine, LoadOptions, MemoryUse, Trace, TraceSink};
 pub use score::{Perplexity, PerplexityOptions};
 pub use sequence::Sequence;
+pub use traffic::read_bandwidth;
 
 pub use cpu::Activations;
 pub use graph::DType;

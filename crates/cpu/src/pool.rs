@@ -355,6 +355,28 @@ mod tests {
     }
 
     #[test]
+    #[ignore = "a measurement: the cost of a parallel region, printed"]
+    fn overhead_of_a_region() {
+        for threads in [1, 2, 4, 8].into_iter().filter(|&threads| threads <= default_threads()) {
+            let mut pool = Pool::new(Some(threads)).unwrap();
+            let mut times: Vec<f64> = (0..200)
+                .map(|_| {
+                    let start = Instant::now();
+                    for _ in 0..100 {
+                        pool.run(threads, 1, &|_, range| {
+                            std::hint::black_box(range);
+                        })
+                        .unwrap();
+                    }
+                    start.elapsed().as_secs_f64() / 100.0
+                })
+                .collect();
+            times.sort_by(f64::total_cmp);
+            println!("{threads} threads: {:.2} us a region, median of {}", times[100] * 1e6, times.len());
+        }
+    }
+
+    #[test]
     fn thread_counts_are_checked() {
         for found in [0, MAX_THREADS + 1] {
             let error = Pool::new(Some(found)).unwrap_err();

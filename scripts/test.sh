@@ -5,30 +5,64 @@
 #
 #   scripts/test.sh            all of it
 #   scripts/test.sh release    the release suite only (quicker)
-set -eu
+#
+# A stage that fails does not keep the later ones from running. The last lines are one for each stage and the sum of the
+# tests; the exit code is not 0 if anything failed.
+set -u
 cd "$(dirname "$0")/.."
 
-echo "== models"
-cargo build --locked --release --bin smelt
-for model in smollm2 gemma3-270m qwen2.5-coder-0.5b; do
-    ./target/release/smelt pull "$model"
-done
+logs=$(mktemp -d)
+trap 'rm -rf "$logs"' EXIT
+trap 'exit 130' INT
+trap 'exit 143' TERM
+summary=$logs/summary
+failed=0
 
-echo "== release tests"
-cargo test --locked --release --workspace --no-fail-fast
+# stage NAME COMMAND...: runs the command; its output is shown and kept.
+stage() {
+    name=$1
+    shift
+    echo "== $name"
+    # A pipe ends with the status of its last command, so the first one's goes through a file.
+    { "$@" 2>&1; echo $? > "$logs/status"; } | tee -a "$logs/output"
+    if [ "$(cat "$logs/status")" -eq 0 ]; then
+        echo "ok      $name" >> "$summary"
+    else
+        echo "FAILED  $name" >> "$summary"
+        failed=1
+    fi
+}
+
+fetch_models() {
+    for model in smollm2 gemma3-270m qwen2.5-coder-0.5b; do
+        cargo run --locked --release --bin smelt -- pull "$model" || return
+    done
+}
+
+stage "models" fetch_models
+stage "release tests" cargo test --locked --release --workspace --no-fail-fast
 if [ "${1:-all}" != release ]; then
-    echo "== debug tests: overflow checks and debug assertions"
-    cargo test --locked --workspace --no-fail-fast
+    stage "debug tests: overflow checks and debug assertions" cargo test --locked --workspace --no-fail-fast
 fi
 if ! uname -m | grep -qx "aarch64\|arm64"; then
     if missing=$(scripts/test-aarch64.sh missing); then
-        scripts/test-aarch64.sh
+        stage "aarch64 tests, under emulation" scripts/test-aarch64.sh
     else
-        echo "== aarch64: NOT TESTED, $missing"
+        echo "NOT RUN aarch64 tests, $missing" >> "$summary"
     fi
 fi
-echo "== formatting and lints"
-cargo fmt --all --check
-cargo clippy --locked --workspace --all-targets -- -D warnings
-echo "== documentation"
-RUSTDOCFLAGS="-D warnings" cargo doc --locked --no-deps --workspace
+stage "formatting" cargo fmt --all --check
+stage "lints" cargo clippy --locked --workspace --all-targets -- -D warnings
+stage "documentation" env RUSTDOCFLAGS="-D warnings" cargo doc --locked --no-deps --workspace
+
+echo "== summary"
+cat "$summary"
+awk '/^test result:/ {
+         for (i = 2; i <= NF; i++) {
+             if ($i ~ /^passed/) passed += $(i - 1)
+             if ($i ~ /^failed/) bad += $(i - 1)
+             if ($i ~ /^ignored/) ignored += $(i - 1)
+         }
+     }
+     END { printf "%d passed, %d failed, %d ignored\n", passed, bad, ignored }' "$logs/output"
+exit "$failed"

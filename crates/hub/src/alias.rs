@@ -1,3 +1,5 @@
+use crate::pip::normalised;
+
 /// A model with a short name. Its file is spread over the data folders of one or more pip packages.
 #[derive(Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -63,5 +65,63 @@ impl Alias {
     /// The entry with this name.
     pub fn find(name: &str) -> Option<&'static Self> {
         ALIASES.iter().find(|alias| alias.name == name)
+    }
+
+    /// The entry that a mistyped name most likely means.
+    pub(crate) fn nearest(name: &str) -> Option<&'static Self> {
+        let name = name.to_ascii_lowercase();
+        let (distance, alias) =
+            ALIASES.iter().map(|alias| (distance(&name, alias.name), alias)).min_by_key(|(d, _)| *d)?;
+        (distance <= MISTAKES).then_some(alias)
+    }
+
+    /// The entry whose only package this is: the same file, so that one copy of it is enough.
+    pub(crate) fn of_package(package: &str) -> Option<&'static Self> {
+        let same =
+            |alias: &&Self| matches!(alias.packages, [only] if normalised(only) == normalised(package));
+        ALIASES.iter().find(same)
+    }
+}
+
+/// Mistyped letters at which a name is still recognised.
+const MISTAKES: usize = 3;
+
+/// How many letters have to be put in, left out or changed to get from one text to the other (Levenshtein).
+fn distance(from: &str, to: &str) -> usize {
+    let to: Vec<char> = to.chars().collect();
+    // Distances from what was read of `from` to each beginning of `to`.
+    let mut row: Vec<usize> = (0..=to.len()).collect();
+    for (i, a) in from.chars().enumerate() {
+        let mut before = i;
+        row[0] = i + 1;
+        for (j, &b) in to.iter().enumerate() {
+            let changed = before + usize::from(a != b);
+            before = row[j + 1];
+            row[j + 1] = changed.min(before + 1).min(row[j] + 1);
+        }
+    }
+    row[to.len()]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn distances() {
+        for (from, to, expected) in
+            [("", "", 0), ("", "abc", 3), ("abc", "", 3), ("kitten", "sitting", 3), ("smollm", "smollm2", 1)]
+        {
+            assert_eq!(distance(from, to), expected, "{from} {to}");
+        }
+    }
+
+    #[test]
+    fn a_mistyped_name_is_recognised() {
+        let nearest = |name| Alias::nearest(name).map(|alias| alias.name);
+        assert_eq!(nearest("smolm2"), Some("smollm2"));
+        assert_eq!(nearest("SmolLM2"), Some("smollm2"));
+        assert_eq!(nearest("gemma-3-270m"), Some("gemma3-270m"));
+        assert_eq!(nearest("llama"), None);
     }
 }

@@ -1,7 +1,7 @@
 use std::path::{Path, PathBuf};
 use std::{fmt, io};
 
-use crate::ALIASES;
+use crate::{ALIASES, Alias};
 
 /// Why a model could not be found or fetched.
 #[derive(Debug)]
@@ -44,6 +44,8 @@ pub enum Error {
     Offline {
         /// What was asked for.
         spec: String,
+        /// The flag or variable that forbids the network.
+        setting: &'static str,
     },
     /// No usable pip on this machine.
     NoPip {
@@ -157,12 +159,18 @@ impl Error {
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Unknown { spec } => write!(
-                f,
-                "no model called `{spec}`: there is no such file, it is not one of the names {}, and it does not \
-                 have the form pip:PACKAGE or hf:OWNER/REPO[:QUANT]",
-                ALIASES.iter().map(|a| a.name).collect::<Vec<_>>().join(", ")
-            ),
+            Self::Unknown { spec } => {
+                write!(f, "no model called `{spec}`")?;
+                if let Some(alias) = Alias::nearest(spec) {
+                    write!(f, " (did you mean `{}`?)", alias.name)?;
+                }
+                write!(
+                    f,
+                    ": there is no such file, it is not one of the names {}, and it does not have the form pip:PACKAGE \
+                     or hf:OWNER/REPO[:QUANT]",
+                    ALIASES.iter().map(|a| a.name).collect::<Vec<_>>().join(", ")
+                )
+            }
             Self::BadSpec { spec, expected } => write!(f, "cannot read `{spec}`, expected {expected}"),
             Self::Directory { path } => {
                 write!(f, "{} is a folder, expected a GGUF file; name the file in it", path.display())
@@ -178,9 +186,9 @@ impl fmt::Display for Error {
             Self::NoCacheDir => {
                 write!(f, "no folder to keep models in: neither SMELT_CACHE nor a home folder is set")
             }
-            Self::Offline { spec } => write!(
+            Self::Offline { spec, setting } => write!(
                 f,
-                "`{spec}` is not in the cache and SMELT_OFFLINE forbids downloads; fetch it once with the network on"
+                "`{spec}` is not in the cache and {setting} forbids downloads; fetch it once with the network on"
             ),
             Self::NoPip { tried } => write!(
                 f,

@@ -61,7 +61,7 @@ use store::Entry;
 /// Everything in [`Error`]. What was downloaded before a failure is kept, and the next call goes on from
 /// there where the source allows it.
 pub fn resolve(spec: &str, options: &Options, progress: &mut dyn Progress) -> Result<PathBuf, Error> {
-    let spec = Spec::parse(spec)?;
+    let spec = Spec::parse(spec)?.stored();
     if let Spec::Path(path) = spec {
         return Ok(path);
     }
@@ -71,8 +71,10 @@ pub fn resolve(spec: &str, options: &Options, progress: &mut dyn Progress) -> Re
     {
         return Ok(path);
     }
-    if options.offline && entry.record().is_none() {
-        return Err(Error::Offline { spec: spec.to_string() });
+    if let Some(setting) = options.offline
+        && entry.record().is_none()
+    {
+        return Err(Error::Offline { spec: spec.to_string(), setting });
     }
     let _lock = entry.lock(progress)?;
     if let Some(record) = entry.record() {
@@ -80,7 +82,7 @@ pub fn resolve(spec: &str, options: &Options, progress: &mut dyn Progress) -> Re
         let damaged = if options.verify { entry.find_damage(&record, progress)? } else { None };
         match damaged {
             None => return Ok(entry.first_path(&record)),
-            Some(damage) if options.offline => return Err(damage),
+            Some(damage) if options.offline.is_some() => return Err(damage),
             Some(damage) => {
                 progress.message(&format!("{damage}; fetching it again"));
                 entry.discard(&record)?;
@@ -100,7 +102,7 @@ pub fn resolve(spec: &str, options: &Options, progress: &mut dyn Progress) -> Re
 /// Where the model that `spec` names already is, without touching the network. `None` also for a `spec`
 /// that [`resolve`] would refuse.
 pub fn cached(spec: &str, options: &Options) -> Option<PathBuf> {
-    match Spec::parse(spec).ok()? {
+    match Spec::parse(spec).ok()?.stored() {
         Spec::Path(path) => Some(path),
         spec => Entry::new(&spec, options).ok()?.ready(),
     }

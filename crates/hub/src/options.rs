@@ -10,8 +10,8 @@ use crate::Error;
 pub struct Options {
     /// Folder of the downloaded models; `None` is `smelt/models` in the user's cache folder.
     pub cache_dir: Option<PathBuf>,
-    /// Never touch the network.
-    pub offline: bool,
+    /// Never touch the network: the flag or variable that says so, for messages. `None` allows it.
+    pub offline: Option<&'static str>,
     /// Hash a cached model again before using it.
     pub verify: bool,
     /// The Python to run pip with; `None` looks for `python3`, `python`, `pip3` and `pip`.
@@ -35,10 +35,11 @@ impl Options {
         let set = |name| lookup(name).filter(|value| !value.is_empty());
         // What is no Unicode cannot be used, and is refused where it would be: ignoring it would hide a mistake.
         let text = |name| set(name).map(|value| value.to_string_lossy().into_owned());
-        let flag = |name| set(name).is_some_and(|v| v != "0" && !v.eq_ignore_ascii_case("false"));
+        let flag =
+            |name: &&'static str| set(*name).is_some_and(|v| v != "0" && !v.eq_ignore_ascii_case("false"));
         Self {
             cache_dir: set("SMELT_CACHE").map(PathBuf::from),
-            offline: flag("SMELT_OFFLINE") || flag("HF_HUB_OFFLINE"),
+            offline: ["SMELT_OFFLINE", "HF_HUB_OFFLINE"].into_iter().find(flag),
             verify: false,
             python: None,
             hf_home: set("HF_HOME").map(PathBuf::from),
@@ -92,7 +93,7 @@ mod tests {
             ("HF_TOKEN", "secret"),
         ]));
         assert_eq!(options.models_dir().unwrap(), PathBuf::from("/models"));
-        assert!(options.offline && !options.verify);
+        assert!(options.offline == Some("SMELT_OFFLINE") && !options.verify);
         assert_eq!(options.hf_home, Some("/hf".into()));
         assert_eq!(options.hf_endpoint.as_deref(), Some("http://mirror"));
         assert_eq!(options.hf_token.as_deref(), Some("secret"));
@@ -103,9 +104,10 @@ mod tests {
         for value in ["", "0", "false", "False"] {
             let vars = [("SMELT_OFFLINE", value), ("SMELT_CACHE", "")];
             let options = Options::from_lookup(lookup(&vars));
-            assert!(!options.offline && options.cache_dir.is_none(), "{value:?}");
+            assert!(options.offline.is_none() && options.cache_dir.is_none(), "{value:?}");
         }
-        assert!(Options::from_lookup(lookup(&[("HF_HUB_OFFLINE", "true")])).offline);
+        let options = Options::from_lookup(lookup(&[("HF_HUB_OFFLINE", "true"), ("SMELT_OFFLINE", "0")]));
+        assert_eq!(options.offline, Some("HF_HUB_OFFLINE"));
     }
 
     #[cfg(unix)]

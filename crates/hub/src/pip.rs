@@ -101,7 +101,7 @@ fn find_wheel(dir: &Path, requirement: &str) -> Result<Option<PathBuf>, Error> {
 }
 
 /// Package names are equal up to case and the kind and number of separators.
-fn normalised(name: &str) -> String {
+pub(crate) fn normalised(name: &str) -> String {
     let words = name.split(['-', '_', '.']).filter(|w| !w.is_empty());
     words.map(str::to_ascii_lowercase).collect::<Vec<_>>().join("-")
 }

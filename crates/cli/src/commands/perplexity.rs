@@ -36,6 +36,12 @@ pub fn run(args: &PerplexityArgs, output: &Output) -> Result<()> {
     }
     let text = input::file(&args.file)?;
     let mut engine = load::engine(&args.model.model, &args.load, output)?;
+    if args.chunk > engine.context() {
+        let context = engine.context();
+        let message =
+            format!("--chunk: expected {MIN_CHUNK} to {context} tokens, the context, found {}", args.chunk);
+        return Err(Error::Usage(message));
+    }
     // The text is somebody's writing: what looks like a control token in it is plain text.
     let options = EncodeOptions { add_special: true, parse_special: false };
     let mut tokens = engine.tokenizer().encode(&text, options);
@@ -52,6 +58,15 @@ pub fn run(args: &PerplexityArgs, output: &Output) -> Result<()> {
         ));
         interrupted = score.chunks < score.total && interrupt::requested();
         if interrupted { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    });
+    let score = score.map_err(|error| match error {
+        engine::Error::TextTooShort { tokens, chunk } => Error::Content {
+            path: if args.file.as_os_str() == "-" { "stdin".into() } else { args.file.clone() },
+            message: format!(
+                "the text is too short to score: expected at least {chunk} tokens (--chunk), found {tokens}"
+            ),
+        },
+        error => error.into(),
     })?;
     if interrupted {
         // Of a part of the text: no result, and nothing that looks like one.

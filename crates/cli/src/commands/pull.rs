@@ -2,17 +2,24 @@
 
 use crate::args::PullArgs;
 use crate::error::{Error, Result};
+use crate::load;
 use crate::output::{Download, Output, print};
 use hub::{ALIASES, Options};
 use indicatif::DecimalBytes;
 
 /// Runs the command; prints where the file is.
 pub fn run(args: &PullArgs, output: &Output) -> Result<()> {
-    let mut options = Options::from_env();
-    options.offline |= output.offline;
-    options.verify = args.verify;
-    let Some(model) = &args.model else { return list(&options) };
+    let options = Options { verify: args.verify, ..load::hub_options(output) };
+    let model = match &args.model {
+        Some(model) => model,
+        None if args.list => return list(&options),
+        None => {
+            return Err(Error::Usage("expected a MODEL; `smelt pull --list` shows those with a name".into()));
+        }
+    };
     let path = hub::resolve(model, &options, &mut Download::new(output))?;
+    // Whoever prepares a machine wants to hear now that a file is damaged.
+    gguf::File::open(&path)?;
     print(&format!("{}\n", path.display()))
 }
 

@@ -51,12 +51,14 @@ struct Words<'a> {
 /// Runs the command.
 pub fn run(args: &RunArgs, output: &Output) -> Result<()> {
     let words = words(args)?;
-    let text = input::text(words.prompt, args.file.as_deref(), "prompt").map_err(|error| match error {
-        Error::Usage(usage) => {
-            Error::Usage(format!("{usage}; to talk with a model: smelt chat {}", words.model))
-        }
-        error => error,
-    })?;
+    let text = input::text(words.prompt, args.file.as_deref(), "prompt")
+        .and_then(|text| if is_prompt(&text, args.raw) { Ok(text) } else { Err(input::missing("prompt")) })
+        .map_err(|error| match error {
+            Error::Usage(usage) => {
+                Error::Usage(format!("{usage}; to talk with a model: smelt chat {}", words.model))
+            }
+            error => error,
+        })?;
     let options = GenerateOptions {
         logprobs: args.logprobs,
         prompt_logprobs: args.prompt_logprobs,
@@ -64,6 +66,7 @@ pub fn run(args: &RunArgs, output: &Output) -> Result<()> {
         ..args.sampling.options()?
     };
     let mut engine = load::engine(words.model, &args.load, output)?;
+    args.sampling.check(engine.tokenizer())?;
     let tokens = tokens(&engine, args, &text, output)?;
     let _polled = interrupt::polled();
     let answer = generate(&mut engine, &tokens, options, !args.json, output)?;
@@ -97,10 +100,26 @@ pub fn run(args: &RunArgs, output: &Output) -> Result<()> {
     }
 }
 
+/// Whether there is anything to answer. A model that is given nothing babbles to the end of its context. Raw text is
+/// continued, and white space can be: only an empty one is nothing.
+fn is_prompt(text: &str, raw: bool) -> bool {
+    if raw { !text.is_empty() } else { !text.trim().is_empty() }
+}
+
 /// Tells model and prompt apart: see the command's help.
 fn words(args: &RunArgs) -> Result<Words<'_>> {
     let first = args.first.as_deref();
     let second = args.second.as_deref();
+    if let Some(prompt) = args.prompt.as_deref() {
+        let model = match (args.model.as_deref(), first, second) {
+            (Some(model), None, None) | (None, Some(model), None) => model,
+            (None, None, None) => hub::DEFAULT_ALIAS,
+            (Some(_), Some(extra), _) | (None, _, Some(extra)) | (Some(_), None, Some(extra)) => {
+                return Err(Error::Usage(format!("-p is the prompt, so '{extra}' is one word too many")));
+            }
+        };
+        return Ok(Words { model, prompt: Some(prompt) });
+    }
     let (model, prompt) = match (args.model.as_deref(), first, second) {
         (Some(_), Some(_), Some(extra)) => {
             return Err(Error::Usage(format!("-m names the model, so '{extra}' is one word too many")));
@@ -254,6 +273,9 @@ mod tests {
             (vec!["-m", "a.gguf", "smollm2"], "a.gguf", Some("smollm2")),
             (vec!["-m", "a.gguf"], "a.gguf", None),
             (vec!["a.gguf", "hello"], "a.gguf", Some("hello")),
+            (vec!["-p", "hello"], "smollm2", Some("hello")),
+            (vec!["-p", "hello", "word"], "word", Some("hello")),
+            (vec!["-m", "a.gguf", "-p", "hello"], "a.gguf", Some("hello")),
             (vec![], "smollm2", None),
         ] {
             assert_eq!(words(&args(&line)).unwrap(), Words { model, prompt }, "{line:?}");
@@ -262,9 +284,20 @@ mod tests {
 
     #[test]
     fn a_prompt_given_twice_is_refused() {
-        for line in [vec!["-m", "a.gguf", "b", "c"], vec!["a.gguf", "hello", "-f", "x.txt"]] {
+        for line in [
+            vec!["-m", "a.gguf", "b", "c"],
+            vec!["a.gguf", "hello", "-f", "x.txt"],
+            vec!["a.gguf", "hello", "-p", "hello"],
+            vec!["-m", "a.gguf", "hello", "-p", "hello"],
+        ] {
             assert!(matches!(words(&args(&line)), Err(Error::Usage(_))), "{line:?}");
         }
+    }
+
+    #[test]
+    fn white_space_is_a_prompt_only_for_raw_text() {
+        assert!(is_prompt("a", false) && is_prompt("\n", true));
+        assert!(!is_prompt("\n", false) && !is_prompt("", false) && !is_prompt("", true));
     }
 
     #[test]

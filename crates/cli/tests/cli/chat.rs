@@ -53,11 +53,38 @@ fn a_conversation_can_be_saved_changed_and_loaded() {
 }
 
 #[test]
-fn commands_with_mistakes_are_said_and_change_nothing() {
+fn the_first_failure_of_a_script_ends_it() {
     let dir = ok_model();
-    let outcome = dir.smelt_with(&["chat", "m.gguf", "--temp", "0"], "/dance\nHello\n/exit\nnever read\n");
-    assert_eq!(outcome.stderr, "error: unknown command '/dance': /help lists them\n");
+    for (line, message) in [
+        ("/dance", "stdin: unknown command '/dance': /help lists them"),
+        ("/load", "stdin: /load needs a FILE"),
+        ("/load none.json", "none.json: No such file or directory"),
+    ] {
+        let outcome = dir.smelt_with(&["chat", "m.gguf", "--temp", "0"], &format!("Hello\n{line}\nHello\n"));
+        assert!(outcome.stderr.starts_with(&format!("error: {message}")), "{outcome:#?}");
+        assert_eq!((outcome.code, outcome.stdout.as_str()), (Some(1), "Ok\n"), "{line}");
+    }
+}
+
+#[test]
+fn what_a_command_did_is_said() {
+    let dir = ok_model();
+    let script =
+        "/undo\n/system Be.\nHello\n/save a.json\n/undo\n/load a.json\n/system\n/clear\n/quit\nnever read\n";
+    let outcome = dir.smelt_with(&["chat", "m.gguf", "--temp", "0"], script);
+    let said: Vec<&str> = outcome.stderr.lines().collect();
+    let expected = [
+        "nothing to forget",
+        "system message set",
+        "a.json: saved 3 messages",
+        "forgot the last question",
+        "a.json: loaded 3 messages",
+        "no system message",
+        "a new conversation",
+    ];
+    assert_eq!(said, expected);
     assert_eq!(outcome.ok(), "Ok\n");
+    assert_eq!(dir.smelt_with(&["chat", "m.gguf", "-q"], "/undo\n/clear\n").stderr, "");
 }
 
 #[test]

@@ -29,18 +29,22 @@ fn a_file_without_a_vocabulary() {
     assert!(message.starts_with("error: bare.gguf: ") && message.contains("tokenizer.ggml"), "{message}");
 }
 
-/// Runs its arguments on a terminal of their own, but for stderr, and types what is no text at the first prompt.
+/// Runs the arguments after the first on a terminal of their own, but for stderr, and types the first, in hexadecimal
+/// digits, at the first prompt. Ends with 124 where nothing happens for half a minute.
 #[cfg(unix)]
 const TYPIST: &str = r#"
-import os, pty, sys
+import os, pty, select, signal, sys
 stderr = os.dup(2)
 child, terminal = pty.fork()
 if child == 0:
     os.dup2(stderr, 2)
-    os.execv(sys.argv[1], sys.argv[1:])
+    os.execv(sys.argv[2], sys.argv[2:])
 seen = b""
 typed = False
 while True:
+    if not select.select([terminal], [], [], 30)[0]:
+        os.kill(child, signal.SIGKILL)
+        sys.exit(124)
     try:
         read = os.read(terminal, 1024)
     except OSError:
@@ -49,20 +53,21 @@ while True:
         break
     seen += read
     if not typed and b"> " in seen:
-        os.write(terminal, b"\xff\xff\r")
+        os.write(terminal, bytes.fromhex(sys.argv[1]))
         typed = True
 sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 "#;
 
-/// A terminal takes a pseudo-terminal, and Python has one: the tests of real models need Python, too.
+/// Chats with a person who types these bytes. A terminal takes a pseudo-terminal, and Python has one: the tests of real
+/// models need Python, too.
 #[cfg(unix)]
-#[test]
-fn a_terminal_that_sends_what_is_no_text() {
-    let dir = Dir::new();
+fn typed(dir: &Dir, bytes: &[u8]) -> Outcome {
     dir.file("m.gguf", tiny::random());
     let program = dir.command();
     let mut command = std::process::Command::new("python3");
-    command.args(["-c", TYPIST]).arg(program.get_program()).args(["chat", "m.gguf"]).env("TERM", "xterm");
+    let digits: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+    command.args(["-c", TYPIST, &digits]).arg(program.get_program());
+    command.args(["chat", "m.gguf", "-n", "2", "--temp", "0"]).env("TERM", "xterm");
     command.current_dir(program.get_current_dir().unwrap());
     for (name, value) in program.get_envs() {
         match value {
@@ -70,7 +75,23 @@ fn a_terminal_that_sends_what_is_no_text() {
             None => command.env_remove(name),
         };
     }
-    let outcome = Outcome::of(command.stdin(std::process::Stdio::null()).output().unwrap());
-    let message = outcome.fails(1);
+    Outcome::of(command.stdin(std::process::Stdio::null()).output().unwrap())
+}
+
+#[cfg(unix)]
+#[test]
+fn a_terminal_that_sends_what_is_no_text() {
+    let message = typed(&Dir::new(), b"\xff\xff\r").fails(1);
     assert!(message.contains("error: terminal: "), "{message}");
+}
+
+/// As of a paste, or of a person who types while the answer comes.
+#[cfg(unix)]
+#[test]
+fn lines_that_come_in_one_piece_are_all_read() {
+    for end in [&b"/exit\r"[..], b"\x04"] {
+        let outcome = typed(&Dir::new(), &[b"hello\r/undo\r/undo\r", end].concat());
+        assert!(outcome.stderr.ends_with("forgot the last question\nnothing to forget\n"), "{outcome:#?}");
+        outcome.ok();
+    }
 }

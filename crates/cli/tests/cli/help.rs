@@ -11,6 +11,8 @@ fn help_texts_are_those_on_file() {
     for command in commands {
         let args: Vec<&str> = [command, "--help"].into_iter().filter(|arg| !arg.is_empty()).collect();
         let found = Dir::new().smelt(&args).ok();
+        let words: Vec<&str> = ["help", command].into_iter().filter(|arg| !arg.is_empty()).collect();
+        assert_eq!(Dir::new().smelt(&words).ok(), found, "smelt {}", words.join(" "));
         let path = folder.join(format!("{}.txt", if command.is_empty() { "smelt" } else { command }));
         if std::env::var_os("UPDATE_HELP").is_some() {
             std::fs::write(&path, &found).unwrap();

@@ -23,7 +23,12 @@ fn a_wrong_command_line_ends_with_2() {
         &["run", "-m", "m.gguf", "hello", "again"],
         &["bench", "m.gguf", "-p", "0", "-n", "0"],
         &["template", "-", "-m", "p.txt"],
-        &["pull"],
+        &["pull", "--list", "--verify"],
+        &["run", "m.gguf", "hello", "-t", "0"],
+        &["run", "m.gguf", "hello", "--logit-bias", "999999=1"],
+        &["chat", "m.gguf", "--logit-bias", "999999=1"],
+        &["run", "m.gguf", "hello", "-p", "again"],
+        &["run", "m.gguf", "-p", "hello", "-f", "p.txt"],
         &["dance"],
     ] {
         let outcome = dir.smelt(args);
@@ -35,12 +40,71 @@ fn a_wrong_command_line_ends_with_2() {
 fn an_unknown_model_is_told_what_there_is() {
     let message = Dir::new().smelt(&["run", "no-such-model", "hello"]).fails(1);
     assert!(message.contains("no-such-model") && message.contains("smollm2"), "{message}");
+    assert!(Dir::new().smelt(&["pull", "smolm2"]).fails(1).contains("did you mean `smollm2`?"));
+    assert!(Dir::new().smelt(&["pull"]).fails(2).contains("`smelt pull --list`"));
 }
 
 #[test]
 fn nothing_is_fetched_offline() {
     let message = Dir::new().smelt(&["run", "smollm2", "hello", "--offline"]).fails(1);
-    assert!(message.contains("smollm2"), "{message}");
+    assert!(message.contains("`smollm2`") && message.contains("--offline forbids"), "{message}");
+    let message = Dir::new().smelt(&["run", "smollm2", "hello"]).fails(1);
+    assert!(message.contains("SMELT_OFFLINE forbids"), "{message}");
+}
+
+/// Before anything is loaded or fetched: the model is not there.
+#[test]
+fn a_prompt_without_content_is_none() {
+    let dir = Dir::new();
+    dir.file("p.txt", " \n\t\n");
+    for args in [
+        &["run"][..],
+        &["run", "smollm2"],
+        &["run", ""],
+        &["run", "smollm2", " \n"],
+        &["run", "-p", ""],
+        &["run", "smollm2", "-f", "p.txt"],
+        &["run", "smollm2", "--raw"],
+        &["run", "smollm2", "", "--raw"],
+    ] {
+        let message = dir.smelt(args).fails(2);
+        assert!(message.starts_with("error: no prompt: give it as"), "{args:?}: {message}");
+    }
+}
+
+#[test]
+fn a_prompt_can_be_a_flag_and_leaves_stdin_alone() {
+    let dir = Dir::new();
+    dir.file("m.gguf", tiny::random());
+    let ids = |args: &[&str]| {
+        let run = ["run", "m.gguf", "--raw", "-n", "0", "--json", "--ctx-size", "64"];
+        dir.smelt_with(&[&run[..], args].concat(), "other text").json()["prompt_tokens"].clone()
+    };
+    assert_eq!(ids(&["-p", "ab"]), serde_json::json!([97, 98]));
+    assert_eq!(ids(&["ab"]), serde_json::json!([97, 98]));
+    assert_eq!(ids(&["--prompt", "-ab"]), serde_json::json!([45, 97, 98]));
+}
+
+#[test]
+fn a_context_beyond_what_the_model_knows_is_warned_of() {
+    let dir = Dir::new();
+    dir.file("m.gguf", tiny::random());
+    let run = |ctx| dir.smelt(&["run", "m.gguf", "hello", "--raw", "-n", "1", "-c", ctx]);
+    let outcome = run("1048577");
+    assert!(outcome.stderr.starts_with("warning: --ctx 1048577: the model was trained with 1048576 tokens"));
+    assert_eq!(outcome.stderr.lines().count(), 1, "{outcome:#?}");
+    outcome.ok();
+    assert_eq!(run("1048576").stderr, "");
+}
+
+#[test]
+fn pulling_a_damaged_file_fails() {
+    let dir = Dir::new();
+    let model = tiny::random();
+    dir.file("half.gguf", &model[..model.len() / 2]);
+    assert!(dir.smelt(&["pull", "./half.gguf"]).fails(1).contains("download incomplete?"));
+    dir.file("m.gguf", model);
+    assert_eq!(dir.smelt(&["pull", "./m.gguf"]).ok(), "./m.gguf\n");
 }
 
 #[test]

@@ -10,7 +10,7 @@ pub const HELP: &str = "\
 /stats         tokens and times of the last answer
 /undo          forget the last question and its answer
 /regen         answer the last question again
-/exit          leave; so does the end of input (Ctrl-D)
+/exit, /quit   leave; so does the end of input (Ctrl-D)
 Ctrl-C ends an answer; a line that begins with // is a message that begins with /
 ";
 
@@ -90,8 +90,9 @@ mod tests {
 
     #[test]
     fn the_help_has_every_command() {
-        for name in ["help", "clear", "system", "save", "load", "stats", "undo", "regen", "exit"] {
-            assert!(HELP.contains(&format!("/{name} ")), "{name}");
+        for name in ["help", "clear", "system", "save", "load", "stats", "undo", "regen", "exit", "quit"] {
+            let listed = |line: &str| line.split([' ', ',']).any(|word| word.strip_prefix('/') == Some(name));
+            assert!(HELP.lines().any(listed), "{name}");
         }
     }
 }

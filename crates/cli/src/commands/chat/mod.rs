@@ -22,6 +22,7 @@ pub fn run(args: &ChatArgs, output: &Output) -> Result<()> {
         return Err(Error::Usage("stdin is the conversation, so --template cannot be `-`".into()));
     }
     let mut engine = load::engine(&args.model, &args.load, output)?;
+    args.sampling.check(engine.tokenizer())?;
     let mut session = Session::new(&engine, args, options)?;
     let mut lines = Lines::new(output);
     loop {
@@ -35,10 +36,12 @@ pub fn run(args: &ChatArgs, output: &Output) -> Result<()> {
         }
         let command = match Command::parse(&line) {
             Ok(command) => command,
-            Err(message) => {
+            Err(message) if lines.interactive() => {
                 output.error(&message);
                 continue;
             }
+            // Going on without what was meant would only go wrong later, and out of sight.
+            Err(message) => return Err(Error::Content { path: "stdin".into(), message }),
         };
         if command == Command::Exit {
             return Ok(());
@@ -66,24 +69,30 @@ fn turn(command: Command, session: &mut Session, engine: &mut Engine, output: &O
         Command::Say(text) => session.say(engine, &text, output),
         Command::Regenerate => session.regenerate(engine, output),
         Command::Undo => {
-            session.undo();
+            output.info(if session.undo() { "forgot the last question" } else { "nothing to forget" });
             Ok(())
         }
         Command::Clear => {
             session.clear();
+            output.info("a new conversation");
             Ok(())
         }
         Command::System(text) => {
             session.set_system(&text);
+            output.info(if text.is_empty() { "no system message" } else { "system message set" });
             Ok(())
         }
         Command::Save(path) => {
             let text = session.to_json() + "\n";
-            fs::write(&path, text).map_err(Error::file(Path::new(&path)))
+            fs::write(&path, text).map_err(Error::file(Path::new(&path)))?;
+            output.info(format_args!("{path}: saved {}", session.count()));
+            Ok(())
         }
         Command::Load(path) => {
             let path = Path::new(&path);
-            session.load(path, &crate::input::file(path)?)
+            session.load(path, &crate::input::file(path)?)?;
+            output.info(format_args!("{}: loaded {}", path.display(), session.count()));
+            Ok(())
         }
         Command::Stats => print(&session.stats(engine)),
         Command::Help => print(command::HELP),

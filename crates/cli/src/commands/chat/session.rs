@@ -97,10 +97,20 @@ impl Session {
         }
     }
 
-    /// Forgets the last question and what followed it.
-    pub fn undo(&mut self) {
-        if let Some(last) = self.last_question() {
+    /// Forgets the last question and what followed it; whether there was one.
+    pub fn undo(&mut self) -> bool {
+        let last = self.last_question();
+        if let Some(last) = last {
             self.messages.truncate(last);
+        }
+        last.is_some()
+    }
+
+    /// How many messages there are, in words.
+    pub fn count(&self) -> String {
+        match self.messages.len() + usize::from(self.system.is_some()) {
+            1 => "1 message".into(),
+            count => format!("{count} messages"),
         }
     }
 

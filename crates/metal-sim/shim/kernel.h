@@ -1,6 +1,7 @@
 // Kernel entry points: the scanner lists each parameter's attribute, the compiler supplies its type.
 #pragma once
 #pragma clang system_header
+#include "builtins.h"
 #include "simdgroup_matrix.h"
 
 namespace metal_sim {
@@ -108,4 +109,5 @@ template <class... P, void (*Function)(P...), class... Attribute> struct Entry<F
 #define thread
 #define constant const
 #define threadgroup
-#define ray_data
+#define METAL_FUNC inline __attribute__((always_inline))
+#define coherent(SCOPE)

@@ -1,6 +1,7 @@
 // <metal_math>, <metal_common>, <metal_integer>, <metal_relational>, <metal_geometric>, <metal_pack>.
 //
-// half and bfloat functions compute in float and round once.
+// half and bfloat functions compute in float and round once. Those for bfloat are templates, since Apple's
+// library has none and collections that bring their own must not collide with them.
 #pragma once
 #pragma clang system_header
 #include "vector.h"
@@ -67,21 +68,24 @@ template <class... A> using CommonVector = typename decltype(FirstVector<A...>::
 #define METAL_SIM_FLOAT_1(NAME, EXPRESSION)                                                            \
   METAL_SIM_INLINE float NAME(float x) { return EXPRESSION; }                                          \
   METAL_SIM_INLINE half NAME(half narrow) { float x = narrow; return half(EXPRESSION); }               \
-  METAL_SIM_INLINE bfloat NAME(bfloat narrow) { float x = narrow; return bfloat(EXPRESSION); }         \
+  template <class B, enable_if_t<is_same_v<B, bfloat>, int> = 0>                                       \
+  METAL_SIM_INLINE bfloat NAME(B narrow) { float x = narrow; return bfloat(EXPRESSION); }              \
   template <class I, enable_if_t<is_integral_v<I>, int> = 0>                                           \
   METAL_SIM_INLINE float NAME(I integer) { return NAME(float(integer)); }                              \
   METAL_SIM_LIFT_1(NAME)
 #define METAL_SIM_FLOAT_2(NAME, EXPRESSION)                                                            \
   METAL_SIM_INLINE float NAME(float x, float y) { return EXPRESSION; }                                 \
   METAL_SIM_INLINE half NAME(half a, half b) { float x = a, y = b; return half(EXPRESSION); }          \
-  METAL_SIM_INLINE bfloat NAME(bfloat a, bfloat b) { float x = a, y = b; return bfloat(EXPRESSION); }  \
+  template <class B, enable_if_t<is_same_v<B, bfloat>, int> = 0>                                       \
+  METAL_SIM_INLINE bfloat NAME(B a, B b) { float x = a, y = b; return bfloat(EXPRESSION); }            \
   template <class A, class B, enable_if_t<is_scalar_v<A> && is_scalar_v<B> && !is_same_v<A, B>, int> = 0> \
   METAL_SIM_INLINE float NAME(A a, B b) { return NAME(float(a), float(b)); }                           \
   METAL_SIM_LIFT_2(NAME)
 #define METAL_SIM_FLOAT_3(NAME, EXPRESSION)                                                            \
   METAL_SIM_INLINE float NAME(float x, float y, float z) { return EXPRESSION; }                        \
   METAL_SIM_INLINE half NAME(half a, half b, half c) { float x = a, y = b, z = c; return half(EXPRESSION); } \
-  METAL_SIM_INLINE bfloat NAME(bfloat a, bfloat b, bfloat c) { float x = a, y = b, z = c; return bfloat(EXPRESSION); } \
+  template <class B, enable_if_t<is_same_v<B, bfloat>, int> = 0>                                       \
+  METAL_SIM_INLINE bfloat NAME(B a, B b, B c) { float x = a, y = b, z = c; return bfloat(EXPRESSION); } \
   template <class A, class B, class C,                                                                 \
             enable_if_t<is_scalar_v<A> && is_scalar_v<B> && is_scalar_v<C> && !(is_same_v<A, B> && is_same_v<B, C>), int> = 0> \
   METAL_SIM_INLINE float NAME(A a, B b, C c) { return NAME(float(a), float(b), float(c)); }            \
@@ -232,17 +236,19 @@ METAL_SIM_FOR_EACH_INTEGER(METAL_SIM_INTEGER)
 template <class T, enable_if_t<is_integral_v<T>, int> = 0> METAL_SIM_INLINE T mul24(T a, T b) { return a * b; }
 template <class T, enable_if_t<is_integral_v<T>, int> = 0> METAL_SIM_INLINE T mad24(T a, T b, T c) { return a * b + c; }
 
-#define METAL_SIM_FLOAT_COMMON(T)                                                                      \
-  METAL_SIM_INLINE T min(T a, T b) { return T(__builtin_fminf(float(a), float(b))); }                  \
-  METAL_SIM_INLINE T max(T a, T b) { return T(__builtin_fmaxf(float(a), float(b))); }                  \
-  METAL_SIM_INLINE T clamp(T x, T low, T high) { return min(max(x, low), high); }                      \
-  METAL_SIM_INLINE T min3(T a, T b, T c) { return min(a, min(b, c)); }                                 \
-  METAL_SIM_INLINE T max3(T a, T b, T c) { return max(a, max(b, c)); }                                 \
-  METAL_SIM_INLINE T median3(T a, T b, T c) { return max(min(a, b), min(max(a, b), c)); }              \
-  METAL_SIM_INLINE T abs(T x) { return T(__builtin_fabsf(float(x))); }
-METAL_SIM_FLOAT_COMMON(float)
-METAL_SIM_FLOAT_COMMON(half)
-METAL_SIM_FLOAT_COMMON(bfloat)
+#define METAL_SIM_FLOAT_COMMON(HEAD, T)                                                                \
+  HEAD METAL_SIM_INLINE T min(T a, T b) { return T(__builtin_fminf(float(a), float(b))); }             \
+  HEAD METAL_SIM_INLINE T max(T a, T b) { return T(__builtin_fmaxf(float(a), float(b))); }             \
+  HEAD METAL_SIM_INLINE T clamp(T x, T low, T high) { return min(max(x, low), high); }                 \
+  HEAD METAL_SIM_INLINE T min3(T a, T b, T c) { return min(a, min(b, c)); }                            \
+  HEAD METAL_SIM_INLINE T max3(T a, T b, T c) { return max(a, max(b, c)); }                            \
+  HEAD METAL_SIM_INLINE T median3(T a, T b, T c) { return max(min(a, b), min(max(a, b), c)); }         \
+  HEAD METAL_SIM_INLINE T abs(T x) { return T(__builtin_fabsf(float(x))); }
+#define METAL_SIM_EMPTY
+#define METAL_SIM_IF_BFLOAT template <class B, enable_if_t<is_same_v<B, bfloat>, int> = 0>
+METAL_SIM_FLOAT_COMMON(METAL_SIM_EMPTY, float)
+METAL_SIM_FLOAT_COMMON(METAL_SIM_EMPTY, half)
+METAL_SIM_FLOAT_COMMON(METAL_SIM_IF_BFLOAT, B)
 // Narrow and wide floating point mix to float.
 #define METAL_SIM_FLOAT_MIX(NAME)                                                                      \
   template <class A, class B,                                                                          \
@@ -271,6 +277,8 @@ METAL_SIM_INLINE auto clamp(A x, B low, C high) {
   return min(max(x, metal_sim::convert<A>(low)), metal_sim::convert<A>(high));
 }
 METAL_SIM_LIFT_2(min) METAL_SIM_LIFT_2(max) METAL_SIM_LIFT_3(clamp)
+namespace precise { using metal::abs; using metal::clamp; using metal::max; using metal::min; }
+namespace fast { using metal::abs; using metal::clamp; using metal::max; using metal::min; }
 METAL_SIM_LIFT_3(min3) METAL_SIM_LIFT_3(max3) METAL_SIM_LIFT_3(median3)
 METAL_SIM_LIFT_1(abs) METAL_SIM_LIFT_1(popcount) METAL_SIM_LIFT_1(clz) METAL_SIM_LIFT_1(ctz) METAL_SIM_LIFT_1(reverse_bits)
 METAL_SIM_LIFT_2(rotate) METAL_SIM_LIFT_2(absdiff) METAL_SIM_LIFT_2(mulhi) METAL_SIM_LIFT_3(madhi)

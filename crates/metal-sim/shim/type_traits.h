@@ -88,14 +88,14 @@ template <class T> struct make_signed { using type = __make_signed(T); };
 template <class T> using make_signed_t = typename make_signed<T>::type;
 
 template <class T> T&& declval();
-template <class T> METAL_SIM_INLINE constexpr remove_reference_t<T>&& move(T&& value) {
-  return static_cast<remove_reference_t<T>&&>(value);
-}
-template <class T> METAL_SIM_INLINE constexpr T&& forward(remove_reference_t<T>& value) {
-  return static_cast<T&&>(value);
-}
+// Address spaces have no effect here.
+template <class T> struct remove_addrspace { using type = T; };
+template <class T> using remove_addrspace_t = T;
+// A value that the programmer promises to be the same for all threads.
+template <class T> using uniform = T;
+template <class T> METAL_SIM_INLINE constexpr T make_uniform(T value) { return value; }
 
-template <class T> struct numeric_limits {
+template <class T> struct _numeric_limits_impl {
   static constexpr bool is_specialized = is_integral_v<T>;
   static constexpr bool is_signed = is_signed_v<T>, is_integer = is_integral_v<T>;
   static constexpr bool has_infinity = false, has_quiet_NaN = false;
@@ -104,13 +104,13 @@ template <class T> struct numeric_limits {
   static constexpr T min() { return is_signed ? T(-max() - 1) : T(0); }
   static constexpr T lowest() { return min(); }
 };
-template <> struct numeric_limits<bool> {
+template <> struct _numeric_limits_impl<bool> {
   static constexpr bool max() { return true; }
   static constexpr bool min() { return false; }
   static constexpr bool lowest() { return false; }
 };
 #define METAL_SIM_FLOAT_LIMITS(T, MAX, MIN, EPSILON, DIGITS)                        \
-  template <> struct numeric_limits<T> {                                            \
+  template <> struct _numeric_limits_impl<T> {                                            \
     static constexpr bool is_specialized = true, is_signed = true, is_integer = false; \
     static constexpr bool has_infinity = true, has_quiet_NaN = true;                \
     static constexpr int digits = DIGITS;                                           \
@@ -126,4 +126,7 @@ template <> struct numeric_limits<bool> {
 METAL_SIM_FLOAT_LIMITS(float, __FLT_MAX__, __FLT_MIN__, __FLT_EPSILON__, 24)
 METAL_SIM_FLOAT_LIMITS(half, 65504.0f, 6.103515625e-5f, 9.765625e-4f, 11)
 METAL_SIM_FLOAT_LIMITS(bfloat, 3.38953139e38f, 1.17549435e-38f, 7.8125e-3f, 8)
+// The two names below are internal to Apple's headers; known collections use them all the same.
+template <class T> struct numeric_limits : _numeric_limits_impl<T> {};
+template <class T> struct __is_valid_simdgroup_type : bool_constant<is_scalar_v<T>> {};
 }  // namespace metal

@@ -61,6 +61,12 @@ template <class T, int Width, int... Index> struct Swizzle {
 }  // namespace metal
 
 namespace metal_sim {
+// static_cast, except that it also converts between half and bfloat, which clang refuses to do.
+template <class To, class From> METAL_SIM_INLINE constexpr To static_conversion(From&& value) {
+  if constexpr (metal::is_arithmetic_v<To> && metal::is_arithmetic_v<decay_t<From>>) return convert<To, decay_t<From>>(value);
+  else return static_cast<To>(static_cast<From&&>(value));
+}
+
 // What an expression is as a vector: vectors, packed vectors and swizzles mix in operators.
 template <class T> struct VectorInfo { static constexpr bool is_vector = false; };
 template <class T, int N> struct VectorInfo<vec<T, N>> {
@@ -88,13 +94,13 @@ namespace metal {
     __builtin_memcpy((void*)this, &other, sizeof(vec));                                                      \
     return *this;                                                                                            \
   }                                                                                                          \
-  template <class S, class = enable_if_t<is_scalar_v<S>>> METAL_SIM_INLINE vec(S value) {                    \
+  template <class S, class = enable_if_t<is_scalar_v<S>>> METAL_SIM_INLINE constexpr vec(S value) : components{} { \
     for (int i = 0; i < N; i++) components[i] = metal_sim::convert<T>(value);                                \
   }                                                                                                          \
-  template <class U, class = enable_if_t<!is_same_v<U, T>>> explicit METAL_SIM_INLINE vec(const vec<U, N>& o) { \
+  template <class U, class = enable_if_t<!is_same_v<U, T>>> explicit METAL_SIM_INLINE constexpr vec(const vec<U, N>& o) : components{} { \
     for (int i = 0; i < N; i++) components[i] = metal_sim::convert<T>(o.components[i]);                      \
   }                                                                                                          \
-  METAL_SIM_INLINE vec(const packed_vec<T, N>& o) {                                                          \
+  METAL_SIM_INLINE constexpr vec(const packed_vec<T, N>& o) : components{} { \
     for (int i = 0; i < N; i++) components[i] = o.components[i];                                             \
   }                                                                                                          \
   template <class U, class = enable_if_t<!is_same_v<U, T>>>                                                  \
@@ -103,8 +109,8 @@ namespace metal {
   }                                                                                                          \
   template <class U, int W, int... I, class = enable_if_t<!is_same_v<U, T> && sizeof...(I) == N>>            \
   explicit METAL_SIM_INLINE vec(const Swizzle<U, W, I...>& o) : vec(o.get()) {}                   \
-  template <class A, class B, class... R> METAL_SIM_INLINE vec(const A& a, const B& b, const R&... rest) {   \
-    static_assert(total<A, B, R...>() == N, "wrong number of vector components");   \
+  template <class A, class B, class... R> METAL_SIM_INLINE constexpr vec(const A& a, const B& b, const R&... rest) : components{} { \
+    /* A list in braces may be shorter; what it leaves out is zero. */ static_assert(total<A, B, R...>() <= N, "too many vector components");   \
     int next = 0;                                                                                            \
     append(next, a);                                                                                         \
     append(next, b);                                                                                         \
@@ -115,15 +121,15 @@ namespace metal {
     else return 1;                                                                                           \
   }                                                                                                          \
   template <class... A> static constexpr int total() { return (0 + ... + parts<A>()); }                      \
-  template <class A> METAL_SIM_INLINE void append(int& next, const A& part) {                                \
+  template <class A> METAL_SIM_INLINE constexpr void append(int& next, const A& part) {                                \
     if constexpr (metal_sim::is_vector<A>) {                                                                 \
       for (int i = 0; i < metal_sim::Info<A>::count; i++)                                                    \
         components[next++] = metal_sim::convert<T>(metal_sim::ElementOf<A>(part[i]));                        \
     } else if constexpr (is_scalar_v<A>) components[next++] = metal_sim::convert<T>(part);                   \
     else components[next++] = T(part);                                                                       \
   }                                                                                                          \
-  METAL_SIM_INLINE T& operator[](int i) { return components[i]; }                                            \
-  METAL_SIM_INLINE const T& operator[](int i) const { return components[i]; }
+  METAL_SIM_INLINE constexpr T& operator[](int i) { return components[i]; }                                  \
+  METAL_SIM_INLINE constexpr const T& operator[](int i) const { return components[i]; }
 
 #define METAL_SIM_SWIZZLE(WIDTH, NAME, ...) Swizzle<T, WIDTH, __VA_ARGS__> NAME;
 template <class T> struct vec<T, 1> {
@@ -344,6 +350,11 @@ template <class To, class From> METAL_SIM_INLINE To as_type(const From& value) {
 template <class To, class T, int W, int... I> METAL_SIM_INLINE To as_type(const Swizzle<T, W, I...>& value) {
   return as_type<To>(value.get());
 }
+
+template <class T, int N> struct __is_valid_simdgroup_type<vec<T, N>> : true_type {};
+template <class T> struct vec_elements : integral_constant<int, 1> {};
+template <class T, int N> struct vec_elements<vec<T, N>> : integral_constant<int, N> {};
+template <class T> constexpr int vec_elements_v = vec_elements<T>::value;
 
 template <class T, size_t N> struct array {
   T elements[N ? N : 1];

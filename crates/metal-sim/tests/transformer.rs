@@ -45,8 +45,10 @@ fn four_bit_matrix_vector() {
             .bytes(3, &[columns as i32, rows as i32])
             .threadgroups(Size::width(rows.div_ceil(8)), Size::width(64))
             .unwrap();
-        let expected: Vec<f64> =
-            weights.chunks(columns).map(|row| row.iter().zip(&x).map(|(w, &x)| w * f64::from(x)).sum()).collect();
+        let expected: Vec<f64> = weights
+            .chunks(columns)
+            .map(|row| row.iter().zip(&x).map(|(w, &x)| w * f64::from(x)).sum())
+            .collect();
         let error = nmse(&read(&y), &expected);
         assert!(error < 1e-11, "{rows} x {columns}: {error:e}");
     }
@@ -72,7 +74,10 @@ fn rms_norm() {
             .flat_map(|row| {
                 let mean = row.iter().map(|&x| f64::from(x).powi(2)).sum::<f64>() / columns as f64;
                 let scale = 1.0 / (mean + f64::from(epsilon)).sqrt();
-                row.iter().zip(&weight).map(move |(&x, &w)| f64::from(x) * scale * f64::from(w)).collect::<Vec<_>>()
+                row.iter()
+                    .zip(&weight)
+                    .map(move |(&x, &w)| f64::from(x) * scale * f64::from(w))
+                    .collect::<Vec<_>>()
             })
             .collect();
         let error = nmse(&read(&y), &expected);
@@ -98,7 +103,8 @@ fn gemm_with_partial_tiles() {
         for row in 0..m {
             for column in 0..n {
                 // The kernel rounds b to half.
-                let sum = (0..k).map(|i| a[row * k + i].to_f64() * f16::from_f32(b[column * k + i]).to_f64()).sum();
+                let sum =
+                    (0..k).map(|i| a[row * k + i].to_f64() * f16::from_f32(b[column * k + i]).to_f64()).sum();
                 expected.push(sum);
             }
         }
@@ -112,7 +118,8 @@ fn causal_attention_with_shared_heads() {
     let lab = lab();
     let (queries, keys, heads, kv_heads, dim) = (5usize, 12usize, 6usize, 2usize, 64usize);
     let scale = 0.125f32;
-    let (q, k, v) = (noise(1, queries * heads * dim), halves(2, keys * kv_heads * dim), halves(3, keys * kv_heads * dim));
+    let (q, k, v) =
+        (noise(1, queries * heads * dim), halves(2, keys * kv_heads * dim), halves(3, keys * kv_heads * dim));
     let out = lab.buffer(&vec![0f32; q.len()]);
     lab.launch("attention")
         .buffer(0, &lab.buffer(&q))
@@ -129,12 +136,18 @@ fn causal_attention_with_shared_heads() {
             let visible = keys - queries + query + 1;
             let scores: Vec<f64> = (0..visible)
                 .map(|key| {
-                    let dot: f64 = (0..dim).map(|i| f64::from(q[(query * heads + head) * dim + i]) * row(&k, key, i)).sum();
+                    let dot: f64 = (0..dim)
+                        .map(|i| f64::from(q[(query * heads + head) * dim + i]) * row(&k, key, i))
+                        .sum();
                     (dot * f64::from(scale)).exp()
                 })
                 .collect();
             let total: f64 = scores.iter().sum();
-            expected.extend((0..dim).map(|i| scores.iter().enumerate().map(|(key, s)| s * row(&v, key, i)).sum::<f64>() / total));
+            expected.extend(
+                (0..dim).map(|i| {
+                    scores.iter().enumerate().map(|(key, s)| s * row(&v, key, i)).sum::<f64>() / total
+                }),
+            );
         }
     }
     let error = nmse(&read(&out), &expected);

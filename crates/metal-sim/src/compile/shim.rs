@@ -7,7 +7,7 @@ use std::sync::OnceLock;
 use super::{Error, cache};
 
 /// Our headers.
-const HEADERS: [(&str, &str); 8] = [
+const HEADERS: [(&str, &str); 9] = [
     ("runtime.h", include_str!("../../shim/runtime.h")),
     ("type_traits.h", include_str!("../../shim/type_traits.h")),
     ("vector.h", include_str!("../../shim/vector.h")),
@@ -15,6 +15,7 @@ const HEADERS: [(&str, &str); 8] = [
     ("atomic.h", include_str!("../../shim/atomic.h")),
     ("simdgroup.h", include_str!("../../shim/simdgroup.h")),
     ("simdgroup_matrix.h", include_str!("../../shim/simdgroup_matrix.h")),
+    ("builtins.h", include_str!("../../shim/builtins.h")),
     ("kernel.h", include_str!("../../shim/kernel.h")),
 ];
 

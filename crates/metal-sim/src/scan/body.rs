@@ -7,11 +7,16 @@ use super::token::Kind;
 /// What can be seen word by word in the whole text: refused words, swizzles, attributes, literals.
 pub(super) fn scan_words(scanner: &mut Scanner<'_>) {
     let tokens = scanner.tokens;
+    let has_bfloat = (0..tokens.all.len()).any(|index| tokens.get(index) == "bfloat");
     let mut at = 0;
     while at < tokens.all.len() {
         match tokens.kind(at) {
             Some(Kind::Word) => {
                 let word = tokens.get(at);
+                if word == "static_cast" && has_bfloat {
+                    // clang converts neither way between its half and bfloat types.
+                    scanner.replace(at, at, "metal_sim::static_conversion".to_owned());
+                }
                 let is_member = at > 0 && matches!(tokens.get(at - 1), "." | "->");
                 if is_member && names::is_swizzle(word) {
                     scanner.scan.swizzles.insert(word.to_owned());
@@ -124,11 +129,17 @@ fn threadgroup_variable(
     }
     // A pointer or reference to threadgroup memory is an ordinary variable.
     let mut at = first;
+    let mut declared = end;
     while at < end {
         match tokens.get(at) {
             "<" => at = tokens.closing_angle(at).unwrap_or(at),
             "[" => at = tokens.closing(at),
             "*" | "&" | "(" => return,
+            // Apple's compiler takes `= {...}`. What it makes of it is not specified: here it has no effect.
+            "=" if tokens.get(at + 1) == "{" && tokens.closing(at + 1) == end - 1 => {
+                declared = at;
+                break;
+            }
             "=" | "{" => {
                 scanner.report(at, "threadgroup variables cannot be initialised");
                 return;
@@ -141,7 +152,7 @@ fn threadgroup_variable(
         scanner.report(keyword, "threadgroup variables must be declared in a kernel function");
         return;
     }
-    let declarators = scanner.split_parameters(first, end);
+    let declarators = scanner.split_parameters(first, declared);
     let Some(one) = declarators.first() else { return };
     // The first declarator starts with the type: its name is the last word before the dimensions.
     let Some(name) = (one.start..one.end)

@@ -26,7 +26,7 @@ impl CallGraph {
         for index in open + 1..close.min(tokens.all.len()) {
             let is_call = tokens.kind(index) == Some(Kind::Word)
                 && tokens.get(index + 1) == "("
-                && !matches!(tokens.get(index - 1), "." | "->");
+                && !matches!(tokens.get(index - 1), "." | "->" | "::");
             if is_call {
                 calls.push(tokens.get(index).to_owned());
             }

@@ -1,5 +1,7 @@
 //! Namespace scope: kernels, function constants, explicit instantiations, and what must not be there.
 
+use std::collections::BTreeMap;
+
 use super::body::{scan_body, scan_words};
 use super::calls::CallGraph;
 use super::names;
@@ -21,6 +23,8 @@ pub fn scan(text: &str) -> Result<Scan, Vec<Diagnostic>> {
         diagnostics: Vec::new(),
         calls: CallGraph::default(),
         namespaces: Vec::new(),
+        records: Vec::new(),
+        signatures: BTreeMap::new(),
         dynamic_constants: Vec::new(),
         unique: 0,
     };
@@ -65,6 +69,10 @@ pub(super) struct Scanner<'t> {
     pub diagnostics: Vec<Diagnostic>,
     calls: CallGraph,
     namespaces: Vec<String>,
+    /// The records around the current place: their names and the tokens at which their bodies start.
+    records: Vec<(String, usize)>,
+    /// Declarations so far without their address spaces: their bodies, and whether they had any.
+    signatures: BTreeMap<String, (String, bool)>,
     /// Function constants and constants computed from them: values that only a launch knows.
     dynamic_constants: Vec<String>,
     unique: u32,
@@ -144,12 +152,26 @@ impl Scanner<'_> {
         if matches!(tokens.get(head), "using" | "typedef" | "static_assert" | "friend") {
             return declaration.end;
         }
+        let function = if tokens.get(head) == "template" { None } else { self.function_name(head, head_end) };
+        if let Some(name) = function
+            && self.is_repeated(&declaration, name, scope)
+        {
+            return declaration.end;
+        }
         if let Some(body) = declaration.body {
-            if let Some(name) = self.function_name(head, body) {
+            if let Some(name) = function {
                 self.function(&declaration, name, body);
             } else if words().any(|word| matches!(word, "struct" | "class" | "union")) {
+                if is_template && self.is_repeated_record(&declaration, body) {
+                    return declaration.end;
+                }
                 let close = tokens.closing(body);
+                let keyword =
+                    (head..body).find(|&index| matches!(tokens.get(index), "struct" | "class" | "union"));
+                let name = keyword.map_or("", |keyword| tokens.get(keyword + 1)).to_owned();
+                self.records.push((name, body));
                 self.scope(body + 1, close.min(limit), Scope::Record);
+                self.records.pop();
                 if scope == Scope::Namespace {
                     self.variable_after_record(close + 1, declaration.end);
                 }
@@ -162,6 +184,105 @@ impl Scanner<'_> {
             self.variable(&declaration);
         }
         declaration.end
+    }
+
+    /// Whether a function differs from an earlier one in nothing but address spaces, which have no effect here:
+    /// it is left out then. Address spaces behind the parameters of a member function go in any case.
+    fn is_repeated(&mut self, declaration: &Declaration, name: usize, scope: Scope) -> bool {
+        let tokens = self.tokens;
+        let is_address_space = |word: &str| matches!(word, "device" | "thread" | "threadgroup" | "constant");
+        let call_operator =
+            tokens.get(name) == "operator" && tokens.get(name + 1) == "(" && tokens.get(name + 2) == ")";
+        let first = if call_operator { name + 3 } else { name };
+        let Some(open) = (first..declaration.end).find(|&index| tokens.get(index) == "(") else {
+            return false;
+        };
+        let close = tokens.closing(open);
+        let (text, mut has_address_space) =
+            self.without_address_spaces(declaration.start..(close + 1).min(declaration.end));
+        let mut signature = format!("{:?} {:?}{text}", self.namespaces, self.records.last());
+        if scope == Scope::Record {
+            let is_constructor = self.records.last().is_some_and(|(record, _)| record == tokens.get(name));
+            let qualifiers = close + 1..declaration.end;
+            let qualifiers: Vec<usize> = qualifiers
+                .take_while(|&index| !matches!(tokens.get(index), "{" | ";" | "=" | ":" | "->"))
+                .collect();
+            let is_const = qualifiers.iter().any(|&index| matches!(tokens.get(index), "const" | "constant"));
+            let mut says_const =
+                qualifiers.iter().any(|&index| tokens.get(index) == "const") || is_constructor;
+            for &index in qualifiers.iter().filter(|&&index| is_address_space(tokens.get(index))) {
+                has_address_space = true;
+                let add_const = tokens.get(index) == "constant" && !says_const;
+                says_const |= add_const;
+                self.replace(index, index, if add_const { "const".to_owned() } else { String::new() });
+            }
+            if is_const && !is_constructor {
+                signature.push_str(" const");
+            }
+        }
+        if (declaration.head..name).any(|index| tokens.get(index) == "kernel") {
+            return false;
+        }
+        let body = declaration.body.map_or(0..0, |body| body..tokens.closing(body) + 1);
+        let (body, _) = self.without_address_spaces(body);
+        self.is_known(declaration, signature, body, has_address_space, scope == Scope::Record)
+    }
+
+    /// Whether a partial specialisation differs from an earlier one in nothing but address spaces.
+    fn is_repeated_record(&mut self, declaration: &Declaration, body: usize) -> bool {
+        let (text, has_address_space) = self.without_address_spaces(declaration.start..body);
+        let signature = format!("{:?} {:?}{text}", self.namespaces, self.records.last());
+        self.is_known(declaration, signature, String::new(), has_address_space, true)
+    }
+
+    /// Notes a signature, or leaves the declaration out if it is known already.
+    fn is_known(
+        &mut self,
+        declaration: &Declaration,
+        signature: String,
+        body: String,
+        has_address_space: bool,
+        whatever_body: bool,
+    ) -> bool {
+        match self.signatures.get(&signature) {
+            Some((earlier, earlier_has))
+                if (has_address_space || *earlier_has)
+                    && (whatever_body || *earlier == body && !body.is_empty()) =>
+            {
+                self.replace(declaration.start, declaration.end - 1, String::new());
+                true
+            }
+            Some(_) => false,
+            None => {
+                self.signatures.insert(signature, (body, has_address_space));
+                false
+            }
+        }
+    }
+
+    /// The words of a range with `constant` as `const` and without the other address spaces, and whether there
+    /// were any.
+    fn without_address_spaces(&self, range: std::ops::Range<usize>) -> (String, bool) {
+        let (mut text, mut found) = (String::new(), false);
+        for index in range {
+            match self.tokens.get(index) {
+                "constant" => {
+                    found = true;
+                    text.push_str(" const");
+                }
+                "device" | "thread" | "threadgroup" => found = true,
+                word => {
+                    text.push(' ');
+                    text.push_str(word);
+                }
+            }
+        }
+        (text, found)
+    }
+
+    /// Whether an equals sign belongs to the name of an operator function.
+    fn names_operator(&self, at: usize) -> bool {
+        (at.saturating_sub(3)..at).any(|index| self.tokens.get(index) == "operator")
     }
 
     fn namespace(&mut self, head: usize, limit: usize) -> usize {
@@ -196,7 +317,7 @@ impl Scanner<'_> {
             match tokens.get(at) {
                 ";" => return Declaration { start, head, body, end: at + 1, is_template },
                 // What follows an equals sign of an operator's name or of `= default` is no initialiser.
-                "=" if tokens.get(at.wrapping_sub(1)) != "operator" => initialised = true,
+                "=" if !self.names_operator(at) => initialised = true,
                 "(" | "[" => at = tokens.closing(at),
                 "{" => {
                     let close = tokens.closing(at);
@@ -231,7 +352,7 @@ impl Scanner<'_> {
             match tokens.get(at) {
                 "[" => at = tokens.closing(at),
                 "<" => at = tokens.closing_angle(at).unwrap_or(at),
-                "=" => return None,
+                "=" if !self.names_operator(at) => return name,
                 "(" => {
                     let before = at.checked_sub(1).filter(|&index| index >= head);
                     let is_keyword = before.is_some_and(|index| {
@@ -344,8 +465,7 @@ impl Scanner<'_> {
             (declaration.start..name)
                 .find(|&index| tokens.get(index) == wanted && tokens.get(index + 1) == "(")
         };
-        let host_name =
-            attributes("host_name").map(|index| tokens.get(index + 2).trim_matches('"').to_owned());
+        let host_name = attributes("host_name").map(|index| self.string_literal(index + 2));
         let max_threads = attributes("max_total_threads_per_threadgroup")
             .and_then(|index| tokens.get(index + 2).parse().ok())
             .unwrap_or(0);
@@ -447,9 +567,7 @@ impl Scanner<'_> {
                     let close = tokens.closing(at);
                     for inner in at..close {
                         match tokens.get(inner) {
-                            "host_name" => {
-                                host_name = Some(tokens.get(inner + 2).trim_matches('"').to_owned())
-                            }
+                            "host_name" => host_name = Some(self.string_literal(inner + 2)),
                             "kernel" => is_kernel = true,
                             _ => {}
                         }
@@ -478,7 +596,14 @@ impl Scanner<'_> {
                     if kernel.is_some() {
                         break;
                     }
-                    at = tokens.closing(at);
+                    let close = tokens.closing(at);
+                    if tokens.kind(at - 1) == Some(Kind::Word) && tokens.get(at - 1) != "decltype" {
+                        // Without template arguments the types of the parameters select the instance.
+                        kernel =
+                            Some((tokens.get(at - 1).to_owned(), self.without_attributes(at..close + 1)));
+                        break;
+                    }
+                    at = close;
                 }
                 _ => {}
             }
@@ -489,7 +614,7 @@ impl Scanner<'_> {
                 self.scan.instantiations.push(Instantiation { host_name, kernel, arguments });
             }
             (Some(_), None) => {
-                self.report(declaration.head, "instantiation with a host name but without template arguments")
+                self.report(declaration.head, "instantiation with a host name but without a kernel")
             }
             (None, _) if !is_kernel => return,
             (None, _) => {}
@@ -596,6 +721,28 @@ impl Scanner<'_> {
                  static const metal_sim_constant_{unique} {name};"
             ),
         );
+    }
+
+    /// The text of some tokens without their attributes.
+    fn without_attributes(&self, range: std::ops::Range<usize>) -> String {
+        let tokens = self.tokens;
+        let (mut text, mut at) = (String::new(), range.start);
+        while at < range.end {
+            if tokens.get(at) == "[" && tokens.get(at + 1) == "[" {
+                at = tokens.closing(at);
+            } else {
+                text.push_str(tokens.get(at));
+                text.push(' ');
+            }
+            at += 1;
+        }
+        text
+    }
+
+    /// The value of adjacent string literals.
+    fn string_literal(&self, first: usize) -> String {
+        let parts = (first..).take_while(|&index| self.tokens.kind(index) == Some(Kind::Text));
+        parts.map(|index| self.tokens.get(index).trim_matches('"')).collect()
     }
 
     /// The words of a type, without storage classes and address spaces.

@@ -49,7 +49,7 @@ fn entry_table(out: &mut String, scan: &Scan) -> Result<(), String> {
     let mut entries: Vec<(String, &Kernel, String)> = Vec::new();
     for kernel in scan.kernels.iter().filter(|kernel| !kernel.is_template) {
         let simple = kernel.name.rsplit("::").next().unwrap_or(&kernel.name).to_owned();
-        entries.push((kernel.host_name.clone().unwrap_or(simple), kernel, kernel.name.clone()));
+        entries.push((kernel.host_name.clone().unwrap_or(simple), kernel, format!("&::{}", kernel.name)));
     }
     for instantiation in &scan.instantiations {
         let kernel = scan
@@ -65,7 +65,11 @@ fn entry_table(out: &mut String, scan: &Scan) -> Result<(), String> {
                     instantiation.host_name, instantiation.kernel
                 )
             })?;
-        let expression = format!("{}{}", kernel.name, instantiation.arguments);
+        let expression = if instantiation.arguments.starts_with('(') {
+            format!("static_cast<void (*){}>(&::{})", instantiation.arguments, kernel.name)
+        } else {
+            format!("&::{}{}", kernel.name, instantiation.arguments)
+        };
         entries.push((instantiation.host_name.clone(), kernel, expression));
     }
     let mut rows = String::new();
@@ -87,7 +91,7 @@ fn entry_table(out: &mut String, scan: &Scan) -> Result<(), String> {
                 optional |= 1 << index;
             }
         }
-        let entry = format!("metal_sim::Entry<&::{expression}{attributes}>");
+        let entry = format!("metal_sim::Entry<{expression}{attributes}>");
         let _ = writeln!(out, "static const char* const metal_sim_names_{number}[] = {{{names}nullptr}};");
         let _ = writeln!(
             rows,

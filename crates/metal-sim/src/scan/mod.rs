@@ -81,7 +81,7 @@ pub struct Instantiation {
     pub host_name: String,
     /// The kernel template.
     pub kernel: String,
-    /// The template arguments with their angle brackets.
+    /// The template arguments in angle brackets, or the parameters in parentheses, which select the instance.
     pub arguments: String,
 }
 

@@ -103,7 +103,16 @@ impl Scanner<'_> {
 
     /// Replaces tokens `first..=last`, keeping the number of lines.
     pub fn replace(&mut self, first: usize, last: usize, mut text: String) {
-        let (start, end) = (self.tokens.all[first].start, self.tokens.all[last].end);
+        // A range that runs past the end belongs to a text that is cut off: clang will say so.
+        let last = last.min(self.tokens.all.len().saturating_sub(1));
+        let Some((start, end)) =
+            self.tokens.all.get(first).map(|token| (token.start, self.tokens.all[last].end))
+        else {
+            return;
+        };
+        if start > end {
+            return;
+        }
         let removed = &self.tokens.text[start..end];
         // Line markers inside the range go with it; the ones after it put the count right again.
         text.extend(removed.bytes().filter(|&byte| byte == b'\n').map(|_| '\n'));

@@ -8,6 +8,7 @@ mod help;
 mod inspect;
 mod interrupt;
 mod perplexity;
+mod pull;
 mod run;
 mod template;
 mod tiny;

@@ -132,6 +132,17 @@ fn function_constants() {
 }
 
 #[test]
+fn a_reference_that_does_not_exist_is_not_read() {
+    let lab = lab();
+    let out = lab.buffer(&[0i32; 1]);
+    let launch = |has| lab.launch("optional_reference").buffer(0, &out).constant(7, ConstantValue::Bool(has));
+    launch(false).threads(one(), one()).unwrap();
+    assert_eq!(read::<i32>(&out), [7]);
+    launch(true).bytes(1, &[10i32]).threads(one(), one()).unwrap();
+    assert_eq!(read::<i32>(&out), [61]);
+}
+
+#[test]
 fn instantiations_have_their_host_names() {
     let lab = lab();
     let out = lab.buffer(&[0f32; 2]);
@@ -169,6 +180,14 @@ fn overloads_on_an_address_space() {
     let out = lab.buffer(&[0i32; 2]);
     lab.launch("overloads").buffer(0, &out).bytes(1, &[10i32]).threads(one(), one()).unwrap();
     assert_eq!(read::<i32>(&out), [26, 31]);
+}
+
+#[test]
+fn records_with_unions_of_vectors_are_copied() {
+    let lab = lab();
+    let data = lab.buffer(&[1u16, 2, 0x403, 0x605, 0, 0, 0, 0]);
+    lab.launch("copy_block").buffer(0, &data).threads(one(), one()).unwrap();
+    assert_eq!(read::<u16>(&data), [2, 1, 0x403, 0x605, 1, 2, 0x403, 0x605]);
 }
 
 #[test]

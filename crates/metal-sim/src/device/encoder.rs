@@ -15,6 +15,9 @@ use super::queue::{SimSubmission, Work};
 use crate::runtime::layout::Uint3;
 use crate::runtime::{Argument, ArgumentKind, Launch, SLOTS};
 
+/// What references refer to whose function constant says that they do not exist.
+static NOTHING: [u128; 256] = [0; 256];
+
 /// What is bound to a buffer slot.
 #[derive(Clone)]
 pub(super) enum Binding {
@@ -234,6 +237,17 @@ impl SimEncoder<'_> {
                 buffers[slot] = binding.address();
                 buffer_lengths[slot] = binding.length();
                 bindings.push((slot, binding.clone()));
+            }
+        }
+        // A compiler may read through a reference before it is needed: one without a binding needs memory.
+        for argument in &pipeline.shared.kernel.arguments {
+            let is_buffer = argument.kind == ArgumentKind::Buffer;
+            if is_buffer
+                && argument.reference
+                && buffers[argument.slot].is_null()
+                && argument.size <= size_of_val(&NOTHING)
+            {
+                buffers[argument.slot] = (&raw const NOTHING).cast_mut().cast();
             }
         }
         let launch = Launch {

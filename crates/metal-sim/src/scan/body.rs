@@ -17,6 +17,9 @@ pub(super) fn scan_words(scanner: &mut Scanner<'_>) {
                     // clang converts neither way between its half and bfloat types.
                     scanner.replace(at, at, "metal_sim::static_conversion".to_owned());
                 }
+                if word == "struct" {
+                    assignment(scanner, at);
+                }
                 let is_member = at > 0 && matches!(tokens.get(at - 1), "." | "->");
                 if is_member && names::is_swizzle(word) {
                     scanner.scan.swizzles.insert(word.to_owned());
@@ -39,6 +42,43 @@ pub(super) fn scan_words(scanner: &mut Scanner<'_>) {
             _ => {}
         }
         at += 1;
+    }
+}
+
+/// Gives a record with an anonymous union an assignment operator: the shim's vectors have one that copies bytes,
+/// and C++ would delete the union's for that. A record without a name behind a `typedef` gets a name for it.
+fn assignment(scanner: &mut Scanner<'_>, keyword: usize) {
+    let tokens = scanner.tokens;
+    let is_named = tokens.kind(keyword + 1) == Some(Kind::Word) && tokens.get(keyword + 2) == "{";
+    let open = if is_named { keyword + 2 } else { keyword + 1 };
+    let follows_typedef = keyword > 0 && tokens.get(keyword - 1) == "typedef";
+    if tokens.get(open) != "{" || !(is_named || follows_typedef) {
+        return;
+    }
+    let close = tokens.closing(open);
+    let mut at = open + 1;
+    let mut has_union = false;
+    while at < close {
+        match tokens.get(at) {
+            "union" if tokens.get(at + 1) == "{" => {
+                at = tokens.closing(at + 1);
+                has_union |= tokens.get(at + 1) == ";";
+            }
+            "{" | "(" => at = tokens.closing(at),
+            "operator" if tokens.get(at + 1) == "=" => return,
+            _ => {}
+        }
+        at += 1;
+    }
+    if has_union {
+        let given = if is_named { None } else { Some(format!("metal_sim_record_{}", scanner.next_unique())) };
+        let name = given.as_deref().unwrap_or_else(|| tokens.get(keyword + 1));
+        let text = format!(
+            "{} {{ METAL_SIM_INLINE {name}& operator=(const {name}& other) \
+             {{ __builtin_memcpy((void*)this, &other, sizeof(*this)); return *this; }}",
+            given.as_deref().unwrap_or("")
+        );
+        scanner.replace(open, open, text);
     }
 }
 

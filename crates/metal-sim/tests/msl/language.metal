@@ -105,6 +105,13 @@ kernel void constants(device float* out [[buffer(0)]], device const float* bias 
     out[4] = is_function_constant_defined(factor);
 }
 
+kernel void optional_reference(device int* out [[buffer(0)]], constant int& count [[buffer(1), function_constant(has_bias)]],
+                               uint i [[thread_position_in_grid]]) {
+    int sum = 1;
+    for (int k = 0; k < 4; k++) sum += has_bias ? count * k : k;
+    out[i] = sum;
+}
+
 // ---- templates and host names -------------------------------------------------------------------------
 template <typename T, int N> struct Repeat { T values[N]; };
 template <typename T, int N, bool negate = false>
@@ -131,6 +138,14 @@ struct Counter {
     int twice() const device { return 2 * count; }
     int twice() const constant { return 2 * count; }
 };
+typedef struct {
+    union {
+        struct { half d, m; };
+        half2 dm;
+    };
+    uchar q[4];
+} Block;
+kernel void copy_block(device Block* out [[buffer(0)]]) { out[1] = out[0]; out[0].dm = out[1].dm.yx; }
 template <typename T> struct Pointee { static constexpr constant int size = 0; };
 template <typename T> struct Pointee<device T*> { static constexpr constant int size = sizeof(T); };
 template <typename T> struct Pointee<thread T*> { static constexpr constant int size = sizeof(T); };

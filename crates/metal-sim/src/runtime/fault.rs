@@ -11,12 +11,14 @@ use super::launch::Launch;
 pub(super) struct Fault {
     signal: i32,
     address: usize,
+    /// The instruction that was stopped.
+    instruction: usize,
 }
 
 impl Fault {
-    /// Says what happened, with the nearest binding if an address was at fault.
+    /// Says what happened and where in the source, with the nearest binding if an address was at fault.
     pub fn describe(self, launch: &Launch, is_guard: impl Fn(usize) -> bool) -> String {
-        match self.signal {
+        let reason = match self.signal {
             libc::SIGSEGV | libc::SIGBUS if is_guard(self.address) => "stack overflow".to_owned(),
             libc::SIGSEGV | libc::SIGBUS => {
                 format!("invalid memory access at {:#x}{}", self.address, nearest(launch, self.address))
@@ -27,6 +29,10 @@ impl Fault {
                 "the kernel does not end: a threadgroup took more than {:?} of processor time",
                 launch.budget
             ),
+        };
+        match super::place::of_instruction(self.instruction) {
+            Some(place) => format!("{place}: {reason}"),
+            None => reason,
         }
     }
 }
@@ -157,8 +163,12 @@ mod linux {
         // inside a kernel's code, holds no reference to it.
         unsafe {
             if !worker.is_null() && (*worker).in_kernel.load(Ordering::SeqCst) {
-                (*worker).fault = Some(Fault { signal, address: (*info).si_addr() as usize });
                 let context = context.cast::<libc::ucontext_t>();
+                #[cfg(target_arch = "x86_64")]
+                let instruction = (*context).uc_mcontext.gregs[libc::REG_RIP as usize] as usize;
+                #[cfg(target_arch = "aarch64")]
+                let instruction = (*context).uc_mcontext.pc as usize;
+                (*worker).fault = Some(Fault { signal, address: (*info).si_addr() as usize, instruction });
                 let stack_pointer = (*worker).main_stack_pointer as usize;
                 let target = fiber::resume as *const () as usize;
                 #[cfg(target_arch = "x86_64")]

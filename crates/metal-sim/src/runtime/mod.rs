@@ -6,6 +6,7 @@ mod fiber;
 mod launch;
 pub(crate) mod layout;
 mod library;
+mod place;
 mod scheduler;
 mod worker;
 

@@ -5,7 +5,7 @@ using namespace metal;
 struct Arguments { uint a, b; float4 c; };
 
 kernel void past_the_end(device const int* in [[buffer(0)]], device int* out [[buffer(3)]], uint i [[thread_position_in_grid]]) {
-    out[i] = in[i + (i == 5 ? 1u << 22 : 0u)];
+    out[i] = in[i + (i == 5 ? 4096u : 0u)];
 }
 kernel void divide(device const int* in [[buffer(0)]], device int* out [[buffer(3)]], uint i [[thread_position_in_grid]]) {
     out[i] = 100 / in[i];

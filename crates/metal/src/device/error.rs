@@ -215,3 +215,86 @@ impl fmt::Display for Error {
 }
 
 impl std::error::Error for Error {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_message_says_what_was_found_and_what_was_expected() {
+        let (kernel, label) = (String::from("gemm"), String::from("w"));
+        let cases = [
+            (
+                Error::BufferLength { label: label.clone(), length: 0, limit: 8 },
+                "buffer 'w': length 0, expected 1 to 8 bytes",
+            ),
+            (
+                Error::NoCopyAlignment { label: label.clone(), address: 0x4010, length: 5, alignment: 16384 },
+                "buffer 'w': memory at 0x4010 of 5 bytes cannot be wrapped without a copy, both must be multiples of 16384",
+            ),
+            (
+                Error::BufferRange { label: label.clone(), offset: 6, length: 4, buffer_length: 8 },
+                "buffer 'w': 4 bytes at offset 6, the buffer has 8",
+            ),
+            (
+                Error::Compile { label: label.clone(), diagnostics: "w:1:2: no".into() },
+                "library 'w': w:1:2: no",
+            ),
+            (
+                Error::KernelNotFound { name: kernel.clone(), library: label.clone() },
+                "library 'w' has no kernel 'gemm'",
+            ),
+            (
+                Error::FunctionConstant { kernel: kernel.clone(), reason: "3 is a bool".into() },
+                "kernel 'gemm': 3 is a bool",
+            ),
+            (Error::Slot { slot: 40, limit: 31 }, "slot 40 does not exist, the last one is 30"),
+            (
+                Error::InlineBytes { slot: 2, length: 5000, limit: 4096 },
+                "buffer(2): 5000 inline bytes, expected 1 to 4096",
+            ),
+            (
+                Error::ThreadgroupMemory { kernel: kernel.clone(), length: 8, limit: 32768, alignment: 16 },
+                "kernel 'gemm': 8 bytes of threadgroup memory, expected a multiple of 16 up to 32768",
+            ),
+            (Error::NoPipeline, "dispatch without a pipeline"),
+            (
+                Error::EmptyGrid { kernel: kernel.clone(), grid: Size::new(4, 0, 1) },
+                "kernel 'gemm': dispatch of an empty grid 4x0x1",
+            ),
+            (
+                Error::ThreadgroupSize { kernel: kernel.clone(), size: Size::new(64, 32, 1), limit: 1024 },
+                "kernel 'gemm': threadgroup of 64x32x1 threads, the limit is 1024",
+            ),
+            (
+                Error::Unbound { kernel: kernel.clone(), slot: "buffer(1)".into(), parameter: "x".into() },
+                "kernel 'gemm': nothing is bound to buffer(1) ('x')",
+            ),
+            (
+                Error::BindingTooSmall {
+                    kernel: kernel.clone(),
+                    slot: 1,
+                    parameter: "x".into(),
+                    reason: "4 of 8 bytes".into(),
+                },
+                "kernel 'gemm': buffer(1) ('x'): 4 of 8 bytes",
+            ),
+            (
+                Error::Timeout {
+                    label: label.clone(),
+                    waited: Duration::from_secs(2),
+                    last_dispatches: vec!["a".into(), "b".into()],
+                },
+                "command buffer 'w': not done after 2s; last dispatches: a, b",
+            ),
+            (
+                Error::Execution { label, kernel, reason: "fault".into(), last_dispatches: vec!["a".into()] },
+                "command buffer 'w': kernel 'gemm': fault; last dispatches: a",
+            ),
+            (Error::Device("no queue left".into()), "no queue left"),
+        ];
+        for (error, message) in cases {
+            assert_eq!(error.to_string(), message);
+        }
+    }
+}

@@ -1,0 +1,52 @@
+//! From an instruction of a compiled kernel to its place in the MSL source.
+
+use std::ffi::{CStr, c_void};
+use std::mem::MaybeUninit;
+use std::path::Path;
+
+use addr2line::Loader;
+
+/// `file:line` of an instruction in a compiled library, past what is inlined from the shim; `None` for any
+/// other instruction.
+pub(super) fn of_instruction(instruction: usize) -> Option<String> {
+    let (library, offset) = containing_library(instruction)?;
+    let loader = Loader::new(&library).ok()?;
+    let mut frames = loader.find_frames(offset as u64).ok()?;
+    while let Ok(Some(frame)) = frames.next() {
+        let Some(location) = frame.location else { continue };
+        let (Some(file), Some(line)) = (location.file, location.line) else { continue };
+        let is_shim = Path::new(file)
+            .parent()
+            .and_then(Path::file_name)
+            .is_some_and(|folder| folder.to_string_lossy().starts_with("shim-"));
+        if !is_shim {
+            // The compiler puts its working directory before names that are not absolute.
+            let name = std::env::current_dir()
+                .ok()
+                .and_then(|folder| Path::new(file).strip_prefix(folder).ok().map(Path::to_path_buf));
+            return Some(format!("{}:{line}", name.as_deref().unwrap_or(Path::new(file)).display()));
+        }
+    }
+    None
+}
+
+/// The compiled library that holds an instruction, and the instruction's offset in it.
+fn containing_library(instruction: usize) -> Option<(String, usize)> {
+    let mut info = MaybeUninit::<libc::Dl_info>::zeroed();
+    // SAFETY: any address may be asked for, and the answer goes to memory of the right type.
+    let info = unsafe {
+        if libc::dladdr(instruction as *const c_void, info.as_mut_ptr()) == 0 {
+            return None;
+        }
+        info.assume_init()
+    };
+    if info.dli_fname.is_null() {
+        return None;
+    }
+    // SAFETY: a name that is not null is a string of the dynamic linker's that lives as long as the library,
+    // which a running kernel keeps loaded.
+    let name = unsafe { CStr::from_ptr(info.dli_fname) }.to_str().ok()?;
+    let is_ours =
+        Path::new(name).parent().and_then(Path::file_name).is_some_and(|folder| folder == "metal-sim");
+    is_ours.then(|| (name.to_owned(), instruction - info.dli_fbase as usize))
+}

@@ -1,0 +1,172 @@
+//! The program from the outside: its commands, its errors, its cache.
+
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Output};
+
+const KERNELS: &str = "\
+#include <metal_stdlib>
+using namespace metal;
+#include \"shared.h\"
+kernel void scale(device float* values [[buffer(0)]], constant Arguments& arguments [[buffer(1)]],
+                  uint i [[thread_position_in_grid]]) {
+    if (i < arguments.count) values[i] = values[i] * arguments.factor + OFFSET;
+}
+";
+const SHARED: &str = "struct Arguments { uint count; float factor; };\n";
+
+struct Program {
+    directory: tempfile::TempDir,
+}
+
+impl Program {
+    fn new() -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        fs::write(directory.path().join("scale.metal"), KERNELS).unwrap();
+        fs::write(directory.path().join("shared.h"), SHARED).unwrap();
+        Self { directory }
+    }
+
+    fn path(&self, name: &str) -> String {
+        self.directory.path().join(name).display().to_string()
+    }
+
+    fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_metal-sim"));
+        command
+            .args(arguments)
+            .env("SMELT_CACHE", self.directory.path())
+            .env_remove("SMELT_SIM_CLANG")
+            .env_remove("SMELT_SIM_GPU");
+        command
+    }
+
+    fn run(&self, arguments: &[&str]) -> Output {
+        self.command(arguments).output().unwrap()
+    }
+}
+
+fn text(bytes: &[u8]) -> &str {
+    std::str::from_utf8(bytes).unwrap()
+}
+
+/// The last modification of every compiled library.
+fn compiled(directory: &Path) -> Vec<std::time::SystemTime> {
+    let files = fs::read_dir(directory.join("metal-sim")).unwrap().map(|entry| entry.unwrap());
+    files
+        .filter(|file| file.path().extension().is_some_and(|extension| extension == "so"))
+        .map(|file| file.metadata().unwrap().modified().unwrap())
+        .collect()
+}
+
+#[test]
+fn run_prints_and_saves_buffers() {
+    let program = Program::new();
+    let (source, saved) = (program.path("scale.metal"), program.path("out.bin"));
+    let save = format!("0={saved}");
+    let output = program.run(&[
+        "run",
+        &source,
+        "--kernel",
+        "scale",
+        "--grid",
+        "8",
+        "-DOFFSET=0.5",
+        "--buffer",
+        "0=f32:0..5",
+        "--bytes",
+        "1=u32:4,1073741824",
+        "--print",
+        "0=f32",
+        "--save",
+        &save,
+    ]);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    // 1073741824 is the float 2; the fifth value is past the count.
+    assert_eq!(text(&output.stdout), "buffer(0): 0.5 2.5 4.5 6.5 4\n");
+    assert_eq!(fs::read(saved).unwrap()[..4], 0.5f32.to_ne_bytes());
+}
+
+#[test]
+fn check_lists_kernels_and_uses_the_cache() {
+    let program = Program::new();
+    let source = program.path("scale.metal");
+    let output = program.run(&["check", &source, "-D", "OFFSET=1"]);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    assert!(
+        text(&output.stdout).ends_with("1 kernels\n  scale: values buffer(0), arguments buffer(1)\n"),
+        "{}",
+        text(&output.stdout)
+    );
+    let first = compiled(program.directory.path());
+    assert_eq!(first.len(), 1);
+    assert!(program.run(&["check", &source, "-D", "OFFSET=1"]).status.success());
+    assert_eq!(compiled(program.directory.path()), first, "the second time comes from the cache");
+    // A change behind an include is a change.
+    fs::write(program.path("shared.h"), SHARED.replace("float factor", "float factor, other")).unwrap();
+    assert!(program.run(&["check", &source, "-D", "OFFSET=1"]).status.success());
+    assert_eq!(compiled(program.directory.path()).len(), 2);
+}
+
+#[test]
+fn translate_prints_the_rewritten_source() {
+    let program = Program::new();
+    let output = program.run(&["translate", &program.path("scale.metal"), "-DOFFSET=2"]);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    assert!(text(&output.stdout).contains("values[i] * arguments.factor + 2;"));
+}
+
+#[test]
+fn errors_have_places_and_a_failing_status() {
+    let program = Program::new();
+    let fails = |arguments: &[&str], expected: &str| {
+        let output = program.run(arguments);
+        let message = text(&output.stderr);
+        assert!(!output.status.success());
+        assert!(message.starts_with("metal-sim: ") && message.contains(expected), "{message}");
+    };
+    let source = program.path("scale.metal");
+    // The compiler's: OFFSET is not defined.
+    fails(&["check", &source], "scale.metal:6:73: error: use of undeclared identifier 'OFFSET'");
+    // The scanner's.
+    fs::write(program.path("wide.metal"), "static float f() {\n    double x = 1;\n    return x;\n}\n")
+        .unwrap();
+    fails(&["check", &program.path("wide.metal")], "wide.metal:2:5: 'double': MSL has no double");
+    // The emitter's.
+    fs::write(program.path("twice.metal"), "kernel void a() {}\n[[host_name(\"a\")]] kernel void b() {}\n")
+        .unwrap();
+    fails(&["check", &program.path("twice.metal")], "two kernels are called 'a'");
+    // The device's.
+    fails(
+        &["run", &source, "-DOFFSET=1", "--kernel", "scale", "--grid", "1"],
+        "nothing is bound to buffer(0) ('values')",
+    );
+    fails(&["run", &source, "-DOFFSET=1", "--kernel", "none", "--grid", "1"], "has no kernel 'none'");
+    fails(&["check", "/nonexistent/k.metal"], "/nonexistent/k.metal");
+}
+
+#[test]
+fn the_environment_is_checked() {
+    let program = Program::new();
+    let source = program.path("scale.metal");
+    let run = ["run", &source, "-DOFFSET=1", "--kernel", "scale", "--grid", "1"];
+    let fails = |name: &str, value: &str, expected: &str| {
+        let output = program.command(&run).env(name, value).output().unwrap();
+        assert!(!output.status.success());
+        assert!(text(&output.stderr).contains(expected), "{}", text(&output.stderr));
+    };
+    fails("SMELT_SIM_CLANG", "/nonexistent/clang++", "apt install clang-19 libclang-rt-19-dev lld-19");
+    fails("SMELT_SIM_GPU", "M0", "expected one of Apple M1,");
+    fails("SMELT_SIM_THREADS", "none", "expected a number above 0");
+    fails("SMELT_CACHE", "/dev/null/cache", "/dev/null/cache");
+    // A compiled library that is damaged is told, not run.
+    assert!(program.run(&["check", &source, "-DOFFSET=1"]).status.success());
+    for file in fs::read_dir(program.directory.path().join("metal-sim")).unwrap() {
+        let path = file.unwrap().path();
+        if path.extension().is_some_and(|extension| extension == "so") {
+            fs::write(path, "damaged").unwrap();
+        }
+    }
+    let output = program.run(&["check", &source, "-DOFFSET=1"]);
+    assert!(!output.status.success() && text(&output.stderr).contains(".so"), "{}", text(&output.stderr));
+}

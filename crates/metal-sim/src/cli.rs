@@ -21,6 +21,7 @@ options of all commands:
   -I DIRECTORY        where #include looks
   -D NAME[=VALUE]     defines a macro
   --safe-math         no fast arithmetic
+  --kernel NAME       compiles only this kernel
 
 options of run:
   --grid X[,Y,Z]             threads of the grid
@@ -223,7 +224,12 @@ fn check(options: &Options) -> std::result::Result<String, String> {
     let mut out = String::new();
     let mut errors = Vec::new();
     for (name, text, include_directories) in options.sources()? {
-        let source = Source { name: &name, text: &text, include_directories: &include_directories };
+        let source = Source {
+            name: &name,
+            text: &text,
+            include_directories: &include_directories,
+            only: options.kernel.as_deref(),
+        };
         match compile::load(&clang, source, &options.compile) {
             Ok(module) => {
                 let _ = writeln!(out, "{name}: {} kernels", module.kernels().len());
@@ -253,7 +259,12 @@ fn translate(options: &Options) -> std::result::Result<String, String> {
     let clang = Clang::find().map_err(|error| error.to_string())?;
     let mut out = String::new();
     for (name, text, include_directories) in options.sources()? {
-        let source = Source { name: &name, text: &text, include_directories: &include_directories };
+        let source = Source {
+            name: &name,
+            text: &text,
+            include_directories: &include_directories,
+            only: options.kernel.as_deref(),
+        };
         out.push_str(
             &compile::translate(&clang, source, &options.compile).map_err(|error| error.to_string())?,
         );
@@ -267,8 +278,8 @@ fn dispatch(options: &Options) -> std::result::Result<String, String> {
     let [(name, text, include_directories)] = &sources[..] else {
         return Err("run takes one file".to_owned());
     };
-    let source = Source { name, text, include_directories };
     let kernel = options.kernel.as_deref().ok_or("--kernel is missing")?;
+    let source = Source { name, text, include_directories, only: Some(kernel) };
     let grid = options.grid.ok_or("--grid is missing")?;
     launch(&device, source, kernel, grid, options).map_err(|error| error.to_string())?
 }

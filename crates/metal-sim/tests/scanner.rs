@@ -83,7 +83,7 @@ fn function_constants_and_swizzles() {
 #[test]
 fn translation_keeps_lines_and_rewrites_in_place() {
     let source = "kernel void k(device float* x [[buffer(0)]]) {\n    threadgroup float a[4],\n        b;\n    x[0] = 1.5 + 2h;\n}\n";
-    let text = translate(source, &found(source)).unwrap();
+    let text = translate(source, &found(source), None).unwrap();
     let body: Vec<&str> =
         text.lines().skip_while(|line| !line.starts_with("kernel void k")).take(5).collect();
     assert_eq!(body[0].trim_end(), "kernel void k(device float* x ) {");
@@ -183,12 +183,19 @@ fn innocent_sources_pass() {
 }
 
 #[test]
+fn one_kernel_can_be_singled_out() {
+    let source = "kernel void first() {} kernel void second() {}";
+    let text = translate(source, &found(source), Some("second")).unwrap();
+    assert!(text.contains("Entry<&::second>") && !text.contains("Entry<&::first>"));
+}
+
+#[test]
 fn two_kernels_of_one_name_are_refused() {
     let source = "kernel void a() {} [[host_name(\"a\")]] kernel void b() {}";
-    assert_eq!(translate(source, &found(source)).unwrap_err(), "two kernels are called 'a'");
+    assert_eq!(translate(source, &found(source), None).unwrap_err(), "two kernels are called 'a'");
     let source = "template [[host_name(\"x\")]] kernel void missing<float>(device float*);";
     assert_eq!(
-        translate(source, &found(source)).unwrap_err(),
+        translate(source, &found(source), None).unwrap_err(),
         "host_name \"x\": no kernel template 'missing'"
     );
 }
@@ -257,14 +264,14 @@ proptest! {
             text.replace_range(from..to, PIECES[piece]);
         }
         if let Ok(scan) = scan(&text) {
-            let _ = translate(&text, &scan);
+            let _ = translate(&text, &scan, None);
         }
     }
 
     #[test]
     fn any_text_gives_an_error_or_a_translation(text in "[\\[\\](){}<>;,=\"'#:*a-z0-9 \n.\\\\-]{0,200}") {
         if let Ok(scan) = scan(&text) {
-            let _ = translate(&text, &scan);
+            let _ = translate(&text, &scan, None);
         }
     }
 }

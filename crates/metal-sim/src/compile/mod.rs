@@ -75,6 +75,8 @@ pub struct Source<'a> {
     pub text: &'a str,
     /// Where `#include "..."` looks. Metal's own compiler has nothing of the kind at run time.
     pub include_directories: &'a [PathBuf],
+    /// The one kernel that is wanted, if it is only one.
+    pub only: Option<&'a str>,
 }
 
 /// Compiles a source, or finds it in the cache, and loads it.
@@ -102,6 +104,7 @@ pub fn build(clang: &Clang, source: Source<'_>, options: &CompileOptions) -> Res
     let key = cache::key(&[
         preprocessed.as_deref().unwrap_or(source.text),
         source.name,
+        source.only.unwrap_or(""),
         &format!("{options:?}"),
         clang.identity(),
         shim::fingerprint(),
@@ -115,16 +118,8 @@ pub fn build(clang: &Clang, source: Source<'_>, options: &CompileOptions) -> Res
         Some(text) => text,
         None => preprocess(clang, source, options)?,
     };
-    compile(clang, &preprocessed, options, &library)?;
+    compile(clang, &preprocessed, source.only, options, &library)?;
     Ok(library)
-}
-
-/// Scans and compiles without a result: what `metal-sim check` does. Returns the names of the kernels.
-///
-/// # Errors
-/// See [`Error`].
-pub fn check(clang: &Clang, source: Source<'_>, options: &CompileOptions) -> Result<Vec<String>, Error> {
-    Ok(load(clang, source, options)?.kernels().iter().map(|kernel| kernel.name.clone()).collect())
 }
 
 /// The C++ that a source becomes.
@@ -134,7 +129,7 @@ pub fn check(clang: &Clang, source: Source<'_>, options: &CompileOptions) -> Res
 pub fn translate(clang: &Clang, source: Source<'_>, options: &CompileOptions) -> Result<String, Error> {
     let text = preprocess(clang, source, options)?;
     let scanned = scan::scan(&text).map_err(Error::Unsupported)?;
-    scan::translate(&text, &scanned).map_err(Error::Kernels)
+    scan::translate(&text, &scanned, source.only).map_err(Error::Kernels)
 }
 
 fn preprocess(clang: &Clang, source: Source<'_>, options: &CompileOptions) -> Result<String, Error> {
@@ -174,9 +169,15 @@ fn preprocess(clang: &Clang, source: Source<'_>, options: &CompileOptions) -> Re
 }
 
 /// Compiles preprocessed MSL to the shared object at `library`.
-fn compile(clang: &Clang, preprocessed: &str, options: &CompileOptions, library: &Path) -> Result<(), Error> {
+fn compile(
+    clang: &Clang,
+    preprocessed: &str,
+    only: Option<&str>,
+    options: &CompileOptions,
+    library: &Path,
+) -> Result<(), Error> {
     let scanned = scan::scan(preprocessed).map_err(Error::Unsupported)?;
-    let translated = scan::translate(preprocessed, &scanned).map_err(Error::Kernels)?;
+    let translated = scan::translate(preprocessed, &scanned, only).map_err(Error::Kernels)?;
     let shim = shim::install(&cache::directory())?;
     let output = cache::temporary(library);
     let mut arguments: Vec<String> = [

@@ -145,7 +145,10 @@ impl Device for SimDevice {
     }
 
     fn new_library(&self, label: &str, source: &str, options: &CompileOptions) -> Result<SimLibrary> {
-        self.new_library_from(Source { name: label, text: source, include_directories: &[] }, options)
+        self.new_library_from(
+            Source { name: label, text: source, include_directories: &[], only: None },
+            options,
+        )
     }
 
     fn new_pipeline(

@@ -275,14 +275,15 @@ impl Scanner<'_> {
         let (mut text, mut found) = (String::new(), false);
         for index in range {
             match self.tokens.get(index) {
-                "constant" => {
-                    found = true;
-                    text.push_str(" const");
-                }
                 "device" | "thread" | "threadgroup" => found = true,
                 word => {
-                    text.push(' ');
-                    text.push_str(word);
+                    found |= word == "constant";
+                    let word = if word == "constant" { "const" } else { word };
+                    // `constant const int*` is `const int*` here.
+                    if word != "const" || !text.ends_with(" const") {
+                        text.push(' ');
+                        text.push_str(word);
+                    }
                 }
             }
         }

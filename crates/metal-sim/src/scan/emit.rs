@@ -5,11 +5,13 @@ use std::fmt::Write;
 
 use super::{Binding, Kernel, Scan};
 
-/// Builds the translation unit for a scanned source. `text` is the preprocessed source that was scanned.
+/// Builds the translation unit for a scanned source. `text` is the preprocessed source that was scanned. With
+/// `only`, the kernel of that name is its one entry point, which saves most of the work of compiling a large
+/// library.
 ///
 /// # Errors
 /// The name of a host-visible kernel that is defined twice, or of an instantiation without a template.
-pub fn translate(text: &str, scan: &Scan) -> Result<String, String> {
+pub fn translate(text: &str, scan: &Scan, only: Option<&str>) -> Result<String, String> {
     let mut out = String::with_capacity(text.len() * 2);
     swizzles(&mut out, &scan.swizzles);
     out.push_str("#include \"kernel.h\"\n");
@@ -21,7 +23,7 @@ pub fn translate(text: &str, scan: &Scan) -> Result<String, String> {
     }
     out.push_str(&text[at..]);
     out.push_str("\n# 1 \"<kernel table>\"\n");
-    entry_table(&mut out, scan)?;
+    entry_table(&mut out, scan, only)?;
     Ok(out)
 }
 
@@ -44,7 +46,7 @@ fn swizzles(out: &mut String, names: &BTreeSet<String>) {
     }
 }
 
-fn entry_table(out: &mut String, scan: &Scan) -> Result<(), String> {
+fn entry_table(out: &mut String, scan: &Scan, only: Option<&str>) -> Result<(), String> {
     let mut seen = BTreeSet::new();
     let mut entries: Vec<(String, &Kernel, String)> = Vec::new();
     for kernel in scan.kernels.iter().filter(|kernel| !kernel.is_template) {
@@ -72,6 +74,7 @@ fn entry_table(out: &mut String, scan: &Scan) -> Result<(), String> {
         };
         entries.push((instantiation.host_name.clone(), kernel, expression));
     }
+    entries.retain(|(host_name, ..)| only.is_none_or(|only| only == host_name));
     let mut rows = String::new();
     for (number, (host_name, kernel, expression)) in entries.iter().enumerate() {
         if !seen.insert(host_name.clone()) {

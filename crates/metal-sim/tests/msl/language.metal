@@ -153,6 +153,7 @@ static thread Counter& operator+=(thread Counter& a, int b) { a.count = a.count 
 static threadgroup Counter& operator+=(threadgroup Counter& a, int b) { a.count = a.count + b; return a; }
 static int first_of(device const int* values) { return values[0]; }
 static int first_of(thread const int* values) { return values[0]; }
+static int first_of(constant const int* values) { return values[0]; }
 kernel void overloads(device int* out [[buffer(0)]], constant Counter& given [[buffer(1)]]) {
     Counter mine;
     int local[1] = {5};

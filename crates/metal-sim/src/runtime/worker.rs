@@ -148,6 +148,8 @@ impl Worker {
             (*worker).in_kernel.store(true, Ordering::SeqCst);
             fiber::switch(&raw mut (*worker).main_stack_pointer, (*first).stack_pointer);
             (*worker).in_kernel.store(false, Ordering::SeqCst);
+            // The thread may outlive the worker, and a signal handler looks here at any time.
+            CURRENT.set(ptr::null_mut());
         }
         if self.fault.is_none() && self.failure.is_none() {
             return Ok(());

@@ -126,7 +126,9 @@ template <> struct _numeric_limits_impl<bool> {
 METAL_SIM_FLOAT_LIMITS(float, __FLT_MAX__, __FLT_MIN__, __FLT_EPSILON__, 24)
 METAL_SIM_FLOAT_LIMITS(half, 65504.0f, 6.103515625e-5f, 9.765625e-4f, 11)
 METAL_SIM_FLOAT_LIMITS(bfloat, 3.38953139e38f, 1.17549435e-38f, 7.8125e-3f, 8)
-// The two names below are internal to Apple's headers; known collections use them all the same.
+// These names are internal to Apple's headers; known collections use them all the same.
+template <class... T> using _disjunction = disjunction<T...>;
+template <class... T> using _conjunction = conjunction<T...>;
 template <class T> struct numeric_limits : _numeric_limits_impl<T> {};
 template <class T> struct __is_valid_simdgroup_type : bool_constant<is_scalar_v<T>> {};
 }  // namespace metal

@@ -27,6 +27,9 @@ const TOKEN_GROUP: usize = 64;
 const LOGIT_TOKENS: usize = 32;
 /// Bytes of weights that are handed out together, at least: a microsecond or two of reading.
 const CHUNK_BYTES: usize = 1 << 15;
+/// Pieces that a thread's share of the work is handed out in, at most. Each begins with a wait for memory, which
+/// nothing has fetched ahead; but if all came at once, a thread that is held up would hold up all others.
+const PARTS: usize = 4;
 
 /// One of several products with the same activations: `x weight^T + bias`.
 #[derive(Clone, Copy)]
@@ -185,7 +188,8 @@ fn multiply(
     let tokens_each = all_tokens.div_ceil(token_groups).next_multiple_of(4);
     let items = groups * token_groups;
     let group_bytes = (bytes / groups.max(1)).max(1) * tokens_each.min(all_tokens);
-    let chunk = (CHUNK_BYTES / group_bytes).clamp(1, items.div_ceil(threads).max(1));
+    let share = (items / (threads * PARTS)).max(CHUNK_BYTES / group_bytes);
+    let chunk = share.clamp(1, items.div_ceil(threads).max(1));
     let failed = Mutex::new(None);
     let run = |product: &Product<'_>, rows: Range<usize>, tokens: Range<usize>, scratch: &mut Scratch| {
         // SAFETY: the pool hands each row of each product to one worker at a time, which calls this for it.

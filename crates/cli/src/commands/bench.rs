@@ -31,6 +31,12 @@ struct Row {
     min: f64,
     max: f64,
     reps: usize,
+    /// Generation: bytes of weights and cache that were read per second, in units of 10^9.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    read_gb_per_s: Option<f64>,
+    /// The same, as a share of what a plain loop reads with as many threads.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    of_memory: Option<f64>,
 }
 
 /// Runs the command.
@@ -56,12 +62,26 @@ pub fn run(args: &BenchArgs, output: &Output) -> Result<()> {
     let total = works.len() * args.depth.len() * (args.reps as usize + 1);
     let bar = output.steps("bench", total as u64);
     let tests = works.len() * args.depth.len();
+    // What generation is measured against: every token reads all weights.
+    let memory = if works.iter().any(|work| matches!(work, Work::Generate(_))) && engine.device() == "cpu" {
+        Some(engine::read_bandwidth(Some(threads))?)
+    } else {
+        None
+    };
     let mut rows = Vec::new();
     for &depth in &args.depth {
         for &work in &works {
             output.step(format_args!("[{}/{tests}] {}", rows.len() + 1, work.name(depth)));
             let mut rates = measure(&mut engine, work, depth, args.reps, &mut || bar.inc(1))?;
             rates.sort_by(f64::total_cmp);
+            let read = match work {
+                Work::Prompt(_) => None,
+                // The cache grows on the way: its middle stands for all.
+                Work::Generate(tokens) => {
+                    let cache = engine.cache_bytes_per_token(depth + tokens / 2);
+                    Some((engine.weight_bytes_per_token()? + cache) as f64 * median(&rates))
+                }
+            };
             let row = Row {
                 model: args.model.model.clone(),
                 architecture: engine.model().architecture(),
@@ -72,6 +92,8 @@ pub fn run(args: &BenchArgs, output: &Output) -> Result<()> {
                 min: rates[0],
                 max: rates[rates.len() - 1],
                 reps: rates.len(),
+                read_gb_per_s: read.map(|read| read / 1e9),
+                of_memory: read.zip(memory).map(|(read, memory)| read / memory),
             };
             if args.output == BenchOutput::Md {
                 // At once: the next one may take minutes, or never end.
@@ -209,14 +231,18 @@ fn median(sorted: &[f64]) -> f64 {
 
 /// Of the Markdown table.
 const HEAD: &str = "\
-| model | device | threads | test | tokens/s | min | max |
-|---|---|---:|---|---:|---:|---:|
+| model | device | threads | test | tokens/s | min | max | GB/s read | of memory's |
+|---|---|---:|---|---:|---:|---:|---:|---:|
 ";
 
 impl Row {
     fn markdown(&self) -> String {
         let Row { model, device, threads, test, median, min, max, .. } = self;
-        format!("| {model} | {device} | {threads} | {test} | {median:.2} | {min:.2} | {max:.2} |\n")
+        let read = self.read_gb_per_s.map(|read| format!("{read:.1}")).unwrap_or_default();
+        let share = self.of_memory.map(|share| format!("{:.0} %", 100.0 * share)).unwrap_or_default();
+        format!(
+            "| {model} | {device} | {threads} | {test} | {median:.2} | {min:.2} | {max:.2} | {read} | {share} |\n"
+        )
     }
 }
 

@@ -15,6 +15,11 @@ fn bench_has_a_line_per_test() {
         let [min, median, max] = ["min", "median", "max"].map(|name| row[name].as_f64().unwrap());
         assert!(0.0 < min && min <= median && median <= max, "{row}");
         assert_eq!(row["reps"], 3);
+        // Only generation is set against the speed of memory.
+        let generates = row["test"].as_str().unwrap().starts_with("tg");
+        for key in ["read_gb_per_s", "of_memory"] {
+            assert_eq!(row[key].as_f64().is_some_and(|value| value > 0.0), generates, "{key}: {row}");
+        }
     }
     let outcome = dir.smelt(&["bench", "m.gguf", "-p", "8", "-n", "0", "-r", "1"]);
     assert_eq!(outcome.stderr, "[1/1] pp8\n");

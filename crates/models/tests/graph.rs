@@ -66,9 +66,15 @@ fn without_outputs_the_last_layer_only_fills_its_cache() {
 
 #[test]
 fn one_fused_projection_stays_one_launch_without_outputs() {
-    let fused = GraphParams { fuse_qkv: true, ..params(1, 0) };
-    let graph = model().graph(&fused).unwrap();
+    let model = model();
+    let gpu = Participation { accelerators: vec!["metal".into()], layers: None };
+    let fused = GraphParams { fuse_qkv: true, participation: gpu, ..params(1, 0) };
+    let graph = model.graph(&fused).unwrap();
     assert_eq!(labels(&graph, 1), ["attn_norm", "fused_qkv"]);
+    // The CPU launches nothing: it leaves the query out.
+    let graph = model.graph(&GraphParams { fuse_qkv: true, ..params(3, 0) }).unwrap();
+    assert_eq!(labels(&graph, 0)[..2], ["attn_norm", "fused_qkv"]);
+    assert_eq!(labels(&graph, 1), ["attn_norm", "attn_k", "attn_v", "attn_k_norm", "rope_k", "kv_store"]);
 }
 
 #[test]

@@ -357,18 +357,21 @@ mod tests {
     #[test]
     #[ignore = "a measurement: the cost of a parallel region, printed"]
     fn overhead_of_a_region() {
+        const WORK: Duration = Duration::from_micros(10);
         for threads in [1, 2, 4, 8].into_iter().filter(|&threads| threads <= default_threads()) {
             let mut pool = Pool::new(Some(threads)).unwrap();
             let mut times: Vec<f64> = (0..200)
                 .map(|_| {
                     let start = Instant::now();
                     for _ in 0..100 {
-                        pool.run(threads, 1, &|_, range| {
-                            std::hint::black_box(range);
+                        // Long enough that every thread takes one.
+                        pool.run(threads, 1, &|_, _| {
+                            let start = Instant::now();
+                            while start.elapsed() < WORK {}
                         })
                         .unwrap();
                     }
-                    start.elapsed().as_secs_f64() / 100.0
+                    start.elapsed().as_secs_f64() / 100.0 - WORK.as_secs_f64()
                 })
                 .collect();
             times.sort_by(f64::total_cmp);

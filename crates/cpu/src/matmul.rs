@@ -54,7 +54,8 @@ pub(crate) fn matmul(exec: &mut Exec<'_>, op: &MatMul) -> Result<(), BackendErro
 /// A product with activations of nearly 16 bits: what their 8-bit form leaves is quantised too, and both are
 /// multiplied in one pass over the weights, which costs nothing where reading those takes the time.
 ///
-/// A third of the divergence that quantised activations cause comes from here, if this is not done.
+/// About a fifth of the divergence that quantised activations cause comes from here, if this is not done (SmolLM2; see
+/// `docs/performance.md`).
 fn logits(exec: &mut Exec<'_>, product: Product<'_>, x: In<'_>) -> Result<(), BackendError> {
     check(&product, x)?;
     let mut memory = std::mem::take(&mut exec.temporaries.logits);

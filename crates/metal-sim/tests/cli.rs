@@ -146,6 +146,25 @@ fn errors_have_places_and_a_failing_status() {
 }
 
 #[test]
+fn a_fault_is_placed_by_the_name_given_wherever_the_library_was_compiled() {
+    let program = Program::new();
+    for folder in ["one", "two"] {
+        let folder = program.directory.path().join(folder);
+        fs::create_dir(&folder).unwrap();
+        fs::write(
+            folder.join("wild.metal"),
+            "kernel void wild(device int* out [[buffer(0)]]) {\n    out[1 << 28] = 1;\n}\n",
+        )
+        .unwrap();
+        let arguments = ["run", "wild.metal", "--kernel", "wild", "--grid", "1", "--buffer", "0=i32:0"];
+        let output = program.command(&arguments).current_dir(&folder).output().unwrap();
+        let message = text(&output.stderr);
+        assert!(message.contains("'wild': wild.metal:2: invalid memory access"), "{message}");
+    }
+    assert_eq!(compiled(program.directory.path()).len(), 1, "the second run takes what the first compiled");
+}
+
+#[test]
 fn the_environment_is_checked() {
     let program = Program::new();
     let source = program.path("scale.metal");

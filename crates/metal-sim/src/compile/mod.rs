@@ -108,6 +108,7 @@ pub fn build(clang: &Clang, source: Source<'_>, options: &CompileOptions) -> Res
         &format!("{options:?}"),
         clang.identity(),
         shim::fingerprint(),
+        &CODE_GENERATION.join(" "),
         env!("CARGO_PKG_VERSION"),
     ]);
     let library = directory.join(format!("{key}.so"));
@@ -168,6 +169,43 @@ fn preprocess(clang: &Clang, source: Source<'_>, options: &CompileOptions) -> Re
     clang.run(&arguments, &format!("# 1 \"{name}\"\n{}", source.text))
 }
 
+/// How clang compiles what a source became; part of the key in the cache.
+const CODE_GENERATION: &[&str] = &[
+    "-x",
+    "c++",
+    "-std=c++17",
+    "-O3",
+    "-fPIC",
+    "-shared",
+    "-fvisibility=hidden",
+    "-fno-exceptions",
+    "-fno-rtti",
+    "-fno-threadsafe-statics",
+    "-fsigned-char",
+    "-fno-stack-protector",
+    "-gline-tables-only",
+    // Cached libraries are used from other directories too.
+    COMPILATION_DIRECTORY_FLAG,
+    // Arrays are addressed as MSL does it; a signed index that wraps is not our business to exploit.
+    "-fno-strict-aliasing",
+    "-fwrapv",
+    "-nostdinc++",
+    "-nostdlib++",
+    "-w",
+    "-ferror-limit=20",
+    "-fuse-ld=lld",
+    "-rtlib=compiler-rt",
+    "-ffunction-sections",
+    "-Wl,--gc-sections",
+    // Round after every operation on halves, as the GPU does.
+    "-Xclang",
+    "-ffloat16-excess-precision=none",
+];
+
+/// What relative names of sources are relative to in debug information, whatever the compiler's working directory.
+pub(crate) const COMPILATION_DIRECTORY: &str = "/metal-sim";
+const COMPILATION_DIRECTORY_FLAG: &str = "-fdebug-compilation-dir=/metal-sim";
+
 /// Compiles preprocessed MSL to the shared object at `library`.
 fn compile(
     clang: &Clang,
@@ -180,37 +218,7 @@ fn compile(
     let translated = scan::translate(preprocessed, &scanned, only).map_err(Error::Kernels)?;
     let shim = shim::install(&cache::directory())?;
     let output = cache::temporary(library);
-    let mut arguments: Vec<String> = [
-        "-x",
-        "c++",
-        "-std=c++17",
-        "-O3",
-        "-fPIC",
-        "-shared",
-        "-fvisibility=hidden",
-        "-fno-exceptions",
-        "-fno-rtti",
-        "-fno-threadsafe-statics",
-        "-fsigned-char",
-        "-fno-stack-protector",
-        "-gline-tables-only",
-        // Arrays are addressed as MSL does it; a signed index that wraps is not our business to exploit.
-        "-fno-strict-aliasing",
-        "-fwrapv",
-        "-nostdinc++",
-        "-nostdlib++",
-        "-w",
-        "-ferror-limit=20",
-        "-fuse-ld=lld",
-        "-rtlib=compiler-rt",
-        "-ffunction-sections",
-        "-Wl,--gc-sections",
-        // Round after every operation on halves, as the GPU does.
-        "-Xclang",
-        "-ffloat16-excess-precision=none",
-    ]
-    .map(str::to_owned)
-    .to_vec();
+    let mut arguments: Vec<String> = CODE_GENERATION.iter().map(|&flag| flag.to_owned()).collect();
     arguments.extend(clang.target_flags().iter().map(|&flag| flag.to_owned()));
     match options.math {
         MathMode::Fast => arguments.extend(["-ffast-math", "-fno-finite-math-only"].map(str::to_owned)),

@@ -6,6 +6,8 @@ use std::path::Path;
 
 use addr2line::Loader;
 
+use crate::compile::COMPILATION_DIRECTORY;
+
 /// `file:line` of an instruction in a compiled library, past what is inlined from the shim; `None` for any
 /// other instruction.
 pub(super) fn of_instruction(instruction: usize) -> Option<String> {
@@ -20,11 +22,9 @@ pub(super) fn of_instruction(instruction: usize) -> Option<String> {
             .and_then(Path::file_name)
             .is_some_and(|folder| folder.to_string_lossy().starts_with("shim-"));
         if !is_shim {
-            // The compiler puts its working directory before names that are not absolute.
-            let name = std::env::current_dir()
-                .ok()
-                .and_then(|folder| Path::new(file).strip_prefix(folder).ok().map(Path::to_path_buf));
-            return Some(format!("{}:{line}", name.as_deref().unwrap_or(Path::new(file)).display()));
+            let name = Path::new(file);
+            let name = name.strip_prefix(COMPILATION_DIRECTORY).unwrap_or(name);
+            return Some(format!("{}:{line}", name.display()));
         }
     }
     None

@@ -26,6 +26,7 @@
 //!
 //! This crate does not know HTTP, chat templates or where files come from.
 
+mod device;
 mod error;
 mod forward;
 mod generate;
@@ -37,10 +38,11 @@ mod sequence;
 mod stop;
 mod traffic;
 
+pub use device::Device;
 pub use error::Error;
 pub use forward::{PrefillSink, Step, Wanted};
 pub use generate::{Event, FinishReason, GenerateOptions, Generation, Token};
-pub use load::{Device, Engine, LoadOptions, MemoryUse, Trace, TraceSink};
+pub use load::{Engine, LoadOptions, MemoryUse, Trace, TraceSink};
 pub use score::{Perplexity, PerplexityOptions};
 pub use sequence::Sequence;
 pub use traffic::read_bandwidth;

@@ -2,17 +2,17 @@
 
 use crate::pages::PagePool;
 use crate::repack::RepackCache;
-use crate::{Error, Sequence};
+use crate::{Device, Error, Sequence};
 use bytes::Bytes;
 use cpu::{Activations, CpuBackend, CpuOptions};
 use gguf::File;
 use graph::{
-    Batch, CacheParams, DType, GraphParams, Participation, Prepared, Release, Scheduler, WeightData,
+    Backend, Batch, CacheParams, DType, GraphError, GraphParams, Participation, Prepared, Release, Scheduler,
+    WeightData,
 };
 use models::Model;
 use std::fmt;
 use std::path::{Path, PathBuf};
-use std::str::FromStr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokenizer::Tokenizer;
@@ -26,46 +26,6 @@ const DEFAULT_CONTEXT: usize = 32_768;
 /// Tokens that a sliding window's pages hold beyond window and batch, so that a conversation can be cut back a
 /// little (an answer that is tokenised anew) and still go on from there.
 const WINDOW_SLACK: usize = 512;
-
-/// Where a model runs.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Device {
-    /// The best there is.
-    #[default]
-    Auto,
-    /// The CPU.
-    Cpu,
-}
-
-impl Device {
-    /// All of them.
-    pub const ALL: [Device; 2] = [Device::Auto, Device::Cpu];
-
-    /// The name that [`FromStr`] reads.
-    pub fn name(self) -> &'static str {
-        match self {
-            Device::Auto => "auto",
-            Device::Cpu => "cpu",
-        }
-    }
-
-    /// Every device that this build can use on this machine, with a line about it.
-    pub fn available() -> Vec<(&'static str, String)> {
-        vec![("cpu", format!("{} threads, {}", cpu::default_threads(), cpu::SimdLevel::detect()))]
-    }
-}
-
-impl FromStr for Device {
-    type Err = Error;
-
-    /// Reads a device's name. [`Error::Device`] names those that there are.
-    fn from_str(name: &str) -> Result<Device, Error> {
-        Device::ALL.into_iter().find(|device| device.name() == name).ok_or_else(|| {
-            let names = Device::ALL.map(Device::name).join(", ");
-            Error::Device { name: name.into(), message: format!("no such device, expected one of {names}") }
-        })
-    }
-}
 
 /// Takes a text about a graph.
 pub type TraceSink = Box<dyn FnMut(&str) + Send>;
@@ -91,6 +51,9 @@ impl fmt::Debug for Trace {
 pub struct LoadOptions {
     /// Where it runs.
     pub device: Device,
+    /// Layers on the accelerator, counted from the last, for models that it has no memory for as a whole; by default
+    /// all layers or none. The rest is run by the CPU.
+    pub accelerated_layers: Option<usize>,
     /// Tokens that a sequence can have; by default the model's context, up to 32768.
     pub context: Option<usize>,
     /// Threads; by default one per physical core that the process may use. Taken exactly as given: more threads than
@@ -116,6 +79,7 @@ impl Default for LoadOptions {
     fn default() -> LoadOptions {
         LoadOptions {
             device: Device::Auto,
+            accelerated_layers: None,
             context: None,
             threads: None,
             cache: None,
@@ -186,6 +150,21 @@ impl Engine {
         options: &LoadOptions,
         progress: &mut dyn FnMut(usize, usize),
     ) -> Result<Engine, Error> {
+        Engine::load_on(path, options, options.device.accelerators()?, progress)
+    }
+
+    /// The same with backends of the caller's in place of those of [`LoadOptions::device`], in order of priority; what
+    /// none of them supports is run by the CPU. Those that cannot take every weight that they would read take no part:
+    /// a notice where the device is [`Device::Auto`], else an error.
+    ///
+    /// # Errors
+    /// As for [`load`](Engine::load).
+    pub fn load_on(
+        path: &Path,
+        options: &LoadOptions,
+        accelerators: Vec<Box<dyn Backend>>,
+        progress: &mut dyn FnMut(usize, usize),
+    ) -> Result<Engine, Error> {
         let start = Instant::now();
         let file = Arc::new(File::open(path)?);
         let model = Model::load(&file).map_err(|source| Error::Model { path: path.to_path_buf(), source })?;
@@ -199,10 +178,6 @@ impl Engine {
             });
         }
 
-        match options.device {
-            // The CPU is the best there is, and all there is.
-            Device::Auto | Device::Cpu => {}
-        }
         let cpu_options = CpuOptions {
             threads: options.threads,
             activations: options.activations,
@@ -216,6 +191,10 @@ impl Engine {
             Activations::F32 => DType::F32,
             Activations::Quantized => DType::F16,
         });
+        let wanted = Participation {
+            accelerators: accelerators.iter().map(|backend| backend.name().to_owned()).collect(),
+            layers: options.accelerated_layers,
+        };
         check_options(options, context, cache_type, &model)?;
         let batch_size = options.batch.min(context);
         let max_pages = context.div_ceil(PAGE_LEN);
@@ -244,7 +223,9 @@ impl Engine {
         if let Some(repack_cache) = &repack_cache {
             cpu.set_pack_cache(repack_cache.cache());
         }
-        let mut scheduler = Scheduler::new(vec![Box::new(cpu)]);
+        let mut backends = accelerators;
+        backends.push(Box::new(cpu));
+        let mut scheduler = Scheduler::new(backends);
         let parts: Vec<Bytes> = (0..file.parts().len())
             .map(|part| Bytes::from_owner(MappedPart { file: Arc::clone(&file), part }))
             .collect();
@@ -273,7 +254,7 @@ impl Engine {
             model,
             tokenizer: Arc::new(tokenizer),
             scheduler,
-            participation: Participation::cpu_only(),
+            participation: wanted,
             pools,
             cache,
             context,
@@ -287,6 +268,7 @@ impl Engine {
             notices,
             load_time: Duration::ZERO,
         };
+        engine.pass_gate(options.device)?;
         // The graph of a decode step: what cannot be built is told now, and backends do now what they do once.
         let params = engine.params(1, 1, 1);
         engine.scheduler.prepare_with(&params, |params| engine.model.graph(params), &mut |done, nodes| {
@@ -298,6 +280,32 @@ impl Engine {
         }
         engine.load_time = start.elapsed();
         Ok(engine)
+    }
+
+    /// Leaves out the accelerators that lack a weight that they would read.
+    fn pass_gate(&mut self, device: Device) -> Result<(), Error> {
+        let wanted = std::mem::take(&mut self.participation);
+        if !wanted.gpu() {
+            return Ok(());
+        }
+        self.participation = wanted.clone();
+        let graph = self.model.graph(&self.params(1, 1, 1))?;
+        self.participation = self.scheduler.participation(&graph);
+        let left_out = |name: &&String| !self.participation.accelerators.contains(name);
+        let refused = self.scheduler.refused_weights();
+        for name in wanted.accelerators.iter().filter(left_out) {
+            let of_this =
+                |error: &&GraphError| matches!(error, GraphError::Backend { backend, .. } if backend == name);
+            let message = match refused.iter().find(of_this) {
+                Some(error) => error.to_string(),
+                None => "it was given no layers".to_owned(),
+            };
+            if device != Device::Auto && wanted.layers != Some(0) {
+                return Err(Error::Device { name: name.clone(), message });
+            }
+            self.notices.push(format!("device '{name}' takes no part: {message}"));
+        }
+        Ok(())
     }
 
     /// The identity of a forward's graph.

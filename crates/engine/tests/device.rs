@@ -1,0 +1,86 @@
+//! Accelerators take part as a whole or not at all, and say why not.
+
+mod tiny;
+
+use engine::{Activations, DType, Device, Engine, Error, LoadOptions, Step, Wanted};
+use graph::testing::{Control, Event, Fault};
+use tiny::{Tiny, TinyFile};
+
+const WEIGHT: &str = "blk.0.ffn_down.weight";
+
+fn options(device: Device) -> LoadOptions {
+    LoadOptions {
+        device,
+        activations: Some(Activations::F32),
+        cache: Some(DType::F32),
+        ..LoadOptions::default()
+    }
+}
+
+/// Loads a model on the accelerator `test` of a control.
+fn load(file: &TinyFile, control: &Control, options: &LoadOptions) -> Result<Engine, Error> {
+    Engine::load_on(&file.beside("gguf"), options, vec![Box::new(control.backend("test"))], &mut |_, _| {})
+}
+
+fn logits(engine: &mut Engine) -> Vec<f32> {
+    let mut sequence = engine.sequence();
+    let step = Step { sequence: &mut sequence, tokens: &[1, 2, 3], wanted: Wanted::Last };
+    engine.forward(&mut [step]).unwrap();
+    engine.logits(0).to_vec()
+}
+
+/// Nodes that the accelerator was given.
+fn executed(control: &Control) -> usize {
+    control.take_log().iter().filter(|(_, event)| matches!(event, Event::Execute { .. })).count()
+}
+
+#[test]
+fn a_model_runs_on_an_accelerator_that_takes_its_weights() {
+    let file = TinyFile::new("accelerated", Tiny::default());
+    let control = Control::new();
+    let mut engine = load(&file, &control, &options(Device::Auto)).unwrap();
+    assert_eq!(engine.device(), "test");
+    assert!(engine.notices().is_empty(), "{:?}", engine.notices());
+    let found = logits(&mut engine);
+    assert!(executed(&control) > 10);
+    let expected = logits(&mut file.load(&options(Device::Cpu)).unwrap());
+    for (found, expected) in found.iter().zip(&expected) {
+        assert!((found - expected).abs() <= 1e-5 * (1.0 + expected.abs()), "{found} {expected}");
+    }
+}
+
+#[test]
+fn an_accelerator_without_a_weight_takes_no_part() {
+    let file = TinyFile::new("refused", Tiny::default());
+    let control = Control::new();
+    control.fail("test", Fault::Register(WEIGHT.into()));
+    let mut engine = load(&file, &control, &options(Device::Auto)).unwrap();
+    assert_eq!(engine.device(), "cpu");
+    let [notice] = engine.notices() else { panic!("{:?}", engine.notices()) };
+    assert!(notice.contains("'test' takes no part") && notice.contains(WEIGHT), "{notice}");
+    logits(&mut engine);
+    assert_eq!(executed(&control), 0);
+}
+
+#[test]
+fn where_a_device_was_named_a_missing_weight_is_an_error() {
+    let file = TinyFile::new("named", Tiny::default());
+    let control = Control::new();
+    control.fail("test", Fault::Register(WEIGHT.into()));
+    let error = load(&file, &control, &options(Device::Cpu)).err().expect("a weight was refused");
+    assert!(
+        matches!(&error, Error::Device { name, message } if name == "test" && message.contains(WEIGHT)),
+        "{error}"
+    );
+}
+
+#[test]
+fn layers_can_be_kept_from_an_accelerator() {
+    let file = TinyFile::new("layers", Tiny::default());
+    let control = Control::new();
+    let none = LoadOptions { accelerated_layers: Some(0), ..options(Device::Auto) };
+    let mut engine = load(&file, &control, &none).unwrap();
+    assert_eq!(engine.device(), "cpu");
+    logits(&mut engine);
+    assert_eq!(executed(&control), 0);
+}

@@ -1,5 +1,6 @@
 //! The loop that turns logits into text.
 
+use crate::forward::finite;
 use crate::stop::StopStrings;
 use crate::{Engine, Error, Sequence, Step, Wanted};
 use sampling::{LogProbs, Sampler, SamplerParams, TokenLogProb};
@@ -211,7 +212,7 @@ impl Generation {
         let before = sequence.len();
         let fed = engine.prefill(sequence, &chunk, wanted, &mut |_, logits| {
             if let (Some(top), Some(logits)) = (top, logits) {
-                prompt_top.push(LogProbs::new(logits)?.top(top));
+                prompt_top.push(LogProbs::new(finite(logits)?)?.top(top));
             }
             Ok(ControlFlow::Continue(()))
         });
@@ -241,7 +242,7 @@ impl Generation {
 
     fn sample(&mut self, engine: &Engine, sequence: &Sequence) -> Result<Event, Error> {
         // The last row: all rows of the prompt may have been asked for.
-        let logits = engine.logits(engine.logit_rows - 1);
+        let logits = engine.finite_logits(engine.logit_rows - 1)?;
         let id = self.sampler.sample(logits)?.id;
         self.sampler.accept(id);
         let mut token = Token { id, logprob: None, top: Vec::new() };

@@ -124,16 +124,6 @@ fn sampling() {
 }
 
 #[test]
-fn sampling_from_logits_that_are_no_numbers() {
-    let tiny = Tiny { factor: f32::NAN, ..Tiny::default() };
-    let mut engine = load("nan", tiny, &LoadOptions::default()).unwrap();
-    let mut sequence = engine.sequence();
-    let mut generation = Generation::new(&engine, &sequence, &[1], GenerateOptions::default()).unwrap();
-    let step = generation.next(&mut engine, &mut sequence);
-    says(step, |error| matches!(error, Error::Sampling(_)), &["NaN"]);
-}
-
-#[test]
 fn context_exceeded() {
     let options = LoadOptions { context: Some(8), ..LoadOptions::default() };
     let mut engine = load("context", Tiny::default(), &options).unwrap();
@@ -188,6 +178,12 @@ fn not_finite() {
         let mut sequence = engine.sequence();
         assert_eq!(feed(&mut engine, &mut sequence).unwrap(), 1);
         says(engine.finite_logits(0), is, &[]);
+        let mut sequence = engine.sequence();
+        for prompt_logprobs in [None, Some(1)] {
+            let options = GenerateOptions { prompt_logprobs, ..GenerateOptions::default() };
+            let mut generation = Generation::new(&engine, &sequence, &[1], options).unwrap();
+            says(generation.next(&mut engine, &mut sequence), is, &["not finite"]);
+        }
     }
     assert!(perplexity(&mut engine("finite"), 16, 16, 8).unwrap().is_finite());
 }

@@ -286,6 +286,18 @@ impl Short {
     }
 }
 
+/// A number of bytes that are not there, in words that go before "missing".
+struct Bytes(u128);
+
+impl fmt::Display for Bytes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            1 => f.write_str("1 byte is"),
+            count => write!(f, "{count} bytes are"),
+        }
+    }
+}
+
 /// A name out of a file, fit for a message: control characters escaped, and no longer than [`Shown::LIMIT`].
 pub(crate) struct Shown<'a>(pub &'a str);
 
@@ -326,15 +338,14 @@ impl fmt::Display for Error {
             Error::Version(version) => write!(f, "GGUF version at byte 4: expected 2 or 3, found {version}"),
             Error::Truncated { what, offset, needed, left } => write!(
                 f,
-                "{what}: expected {needed} bytes at byte {offset}, found {left}: at least {} bytes are missing (download \
-                 incomplete?)",
-                needed.saturating_sub(*left)
+                "{what}: expected {needed} bytes at byte {offset}, found {left}: at least {} missing (download incomplete?)",
+                Bytes(u128::from(needed.saturating_sub(*left)))
             ),
             Error::Count { what, count, least, offset, left } => write!(
                 f,
                 "{what}: found a count of {count}, of at least {least} bytes each, but only {left} bytes at byte \
-                 {offset}: at least {} bytes are missing (damaged, or download incomplete?)",
-                (u128::from(*count) * u128::from(*least)).saturating_sub((*left).into())
+                 {offset}: at least {} missing (damaged, or download incomplete?)",
+                Bytes((u128::from(*count) * u128::from(*least)).saturating_sub((*left).into()))
             ),
             Error::NameNotUtf8 { what, offset, lossy } => {
                 write!(f, "{what} at byte {offset}: expected UTF-8, found {}", Shown(lossy))
@@ -401,10 +412,10 @@ impl fmt::Display for Error {
             ),
             Error::Incomplete { tensor, end, len } => write!(
                 f,
-                "tensor {}: expected its data to end at byte {end}, but the file has {len}: {} bytes are missing \
+                "tensor {}: expected its data to end at byte {end}, but the file has {len}: {} missing \
                  (download incomplete?)",
                 Shown(tensor),
-                end.saturating_sub(*len)
+                Bytes(u128::from(end.saturating_sub(*len)))
             ),
             Error::ShardName { count, found } => write!(
                 f,

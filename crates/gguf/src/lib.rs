@@ -24,7 +24,7 @@
 //! let cut = Header::parse(&bytes[..bytes.len() - 17]).unwrap_err();
 //! assert_eq!(
 //!     cut.to_string(),
-//!     "tensor 'output_norm.weight': expected its data to end at byte 144, but the file has 143: 1 bytes are missing \
+//!     "tensor 'output_norm.weight': expected its data to end at byte 144, but the file has 143: 1 byte is missing \
 //!      (download incomplete?)"
 //! );
 //! # Ok::<(), gguf::Error>(())

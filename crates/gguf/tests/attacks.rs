@@ -254,7 +254,7 @@ fn r05d_data_one_byte_short() {
     check(
         "r05d",
         &bytes[..bytes.len() - 1],
-        "tensor 'token_embd.weight': expected its data to end at byte 192, but the file has 191: 1 bytes are \
+        "tensor 'token_embd.weight': expected its data to end at byte 192, but the file has 191: 1 byte is \
          missing (download incomplete?)",
     );
 }

@@ -104,7 +104,7 @@ fn truncated() {
     let file = Crafted { alignment: 1, ..Crafted::of_entries(vec![u32_entry("k", 1)]) };
     let error = check(
         &file.bytes()[..24 + 8 + 1 + 4 + 3],
-        "key 'k': expected 4 bytes at byte 37, found 3: at least 1 bytes are missing (download incomplete?)",
+        "key 'k': expected 4 bytes at byte 37, found 3: at least 1 byte is missing (download incomplete?)",
     );
     assert!(matches!(error, Error::Truncated { offset: 37, needed: 4, left: 3, .. }));
 }

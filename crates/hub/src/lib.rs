@@ -108,6 +108,11 @@ pub fn cached(spec: &str, options: &Options) -> Option<PathBuf> {
     }
 }
 
+/// The short name that a text which is none most likely means.
+pub fn similar_alias(text: &str) -> Option<&'static str> {
+    Alias::nearest(text).map(|alias| alias.name).filter(|&name| name != text)
+}
+
 /// The models that were fetched before and are still complete, ordered by the spec that names them.
 ///
 /// # Errors

@@ -65,6 +65,13 @@ pub fn run(args: &RunArgs, output: &Output) -> Result<()> {
         ignore_end: args.ignore_eos,
         ..args.sampling.options()?
     };
+    // One word is a prompt if it is not exactly a model, and an answer to a mistyped model puzzles.
+    if let (Some(word), None, None, None) = (&args.first, &args.second, &args.model, &args.prompt)
+        && words.prompt.is_some()
+        && let Some(alias) = hub::similar_alias(word)
+    {
+        output.warning(format_args!("taking '{word}' as the prompt; the model is called '{alias}'"));
+    }
     let mut engine = load::engine(words.model, &args.load, output)?;
     args.sampling.check(engine.tokenizer())?;
     let tokens = tokens(&engine, args, &text, output)?;

@@ -92,7 +92,7 @@ fn r05_a_file_cut_short_says_what_is_missing() {
     let whole = tiny::random();
     refused(&whole[..whole.len() / 2], &["bytes are missing", "download incomplete"]);
     // Data ends on a multiple of the alignment, and the last tensor's do, too.
-    refused(&whole[..whole.len() - 1], &["1 bytes are missing"]);
+    refused(&whole[..whole.len() - 1], &["1 byte is missing"]);
     refused(&whole[..40], &["download incomplete"]);
     refused(b"GGUF", &["download incomplete"]);
     refused(b"", &["not a GGUF file"]);

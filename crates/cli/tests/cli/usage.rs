@@ -44,6 +44,16 @@ fn an_unknown_model_is_told_what_there_is() {
     assert!(Dir::new().smelt(&["pull"]).fails(2).contains("`smelt pull --list`"));
 }
 
+/// A single word that is no model is the prompt, which is told where it looks like a model's name.
+#[test]
+fn a_mistyped_model_alone_is_noticed() {
+    let warning = "taking 'smolm2' as the prompt; the model is called 'smollm2'";
+    assert!(Dir::new().smelt(&["run", "smolm2"]).fails(1).contains(warning));
+    for args in [&["run", "hello"][..], &["run", "-m", "smollm2", "smolm2"], &["run", "-p", "smolm2"]] {
+        assert!(!Dir::new().smelt(args).fails(1).contains("as the prompt"));
+    }
+}
+
 #[test]
 fn nothing_is_fetched_offline() {
     let message = Dir::new().smelt(&["run", "smollm2", "hello", "--offline"]).fails(1);

@@ -1,7 +1,11 @@
 //! The Metal backend.
 //!
 //! [`device`] is the narrow waist: everything above it is written once over the [`device::Device`] trait,
-//! everything below it is one implementation (Apple's API on macOS, the simulator anywhere).
+//! everything below it is one implementation (Apple's API on macOS, the simulator anywhere). [`MetalBackend`] runs
+//! graphs on any of them: [`ops`] encodes operations through a [`pass::Pass`], what is encoded is recorded with the
+//! barriers that it needs, and a split is submitted as one command buffer.
+//!
+//! This crate does not know models, files or tokens.
 //!
 //! ```
 //! use metal::device::Size;
@@ -10,4 +14,26 @@
 //! assert_eq!(Size::width(100).div_ceil(Size::width(32)), Size::width(4));
 //! ```
 
+mod backend;
+mod capability;
 pub mod device;
+mod error;
+pub mod library;
+pub mod ops;
+pub mod pass;
+pub mod pipelines;
+mod pool;
+mod recorder;
+mod states;
+mod switches;
+mod tables;
+pub mod tensor;
+mod tracker;
+mod weights;
+
+pub use backend::{MetalBackend, MetalOptions};
+pub use error::Error;
+pub use recorder::Counts;
+pub use switches::Switches;
+pub use tracker::{Access, Touch, Tracker};
+pub use weights::WeightBytes;

@@ -1,0 +1,295 @@
+//! What an operation sees while it is encoded: its operands, temporary memory, and launches.
+
+use crate::backend::Core;
+use crate::device::{Buffer, Capabilities, Device, Limits, Pipeline, Size};
+use crate::ops::Kernels;
+use crate::pipelines::PipelineId;
+use crate::recorder::{Dispatch, Grid};
+use crate::switches::Switches;
+use crate::tensor::{Bindable, Slice, Tensor, Weight};
+use crate::tracker::Access;
+use bytemuck::NoUninit;
+use graph::ops::RopeTable;
+use graph::{BackendError, BufferId, DType, NodeCall, Operand, Shape, StatePart, WeightId};
+use std::fmt::Display;
+use std::sync::Arc;
+
+/// A broken invariant.
+pub(crate) fn invariant(what: &str, expected: impl Display, found: impl Display) -> BackendError {
+    BackendError::Invariant { what: what.into(), expected: expected.to_string(), found: found.to_string() }
+}
+
+/// Checks a count.
+pub(crate) fn equal(what: &str, found: usize, expected: usize) -> Result<(), BackendError> {
+    if found == expected { Ok(()) } else { Err(invariant(what, expected, found)) }
+}
+
+/// One node, being encoded.
+pub struct Pass<'a, D: Device> {
+    call: &'a NodeCall<'a>,
+    core: &'a mut Core<D>,
+    kernels: &'a Kernels,
+    scratch: Vec<BufferId>,
+}
+
+impl<'a, D: Device> Pass<'a, D> {
+    pub(crate) fn new(call: &'a NodeCall<'a>, core: &'a mut Core<D>, kernels: &'a Kernels) -> Pass<'a, D> {
+        Pass { call, core, kernels, scratch: Vec::new() }
+    }
+
+    /// The node.
+    pub fn call(&self) -> &'a NodeCall<'a> {
+        self.call
+    }
+
+    /// The pipelines, by family.
+    pub fn kernels(&self) -> &'a Kernels {
+        self.kernels
+    }
+
+    /// What the device can launch.
+    pub fn limits(&self) -> &Limits {
+        self.core.device.limits()
+    }
+
+    /// What the device can compile.
+    pub fn capabilities(&self) -> &Capabilities {
+        self.core.device.capabilities()
+    }
+
+    /// The switches of the environment.
+    pub fn switches(&self) -> &Switches {
+        &self.core.switches
+    }
+
+    /// A count as the shaders take it.
+    ///
+    /// # Errors
+    /// [`BackendError::Invariant`] past the range of `u32`.
+    pub fn u32(&self, what: &str, count: usize) -> Result<u32, BackendError> {
+        u32::try_from(count).map_err(|_| invariant(what, format!("at most {}", u32::MAX), count))
+    }
+
+    /// Cache rows of a page.
+    pub fn page_len(&self) -> usize {
+        self.call.graph.params().cache.page_len
+    }
+
+    /// An input of the node.
+    ///
+    /// # Errors
+    /// [`BackendError::Invariant`] if the node has no such input, [`BackendError::UnknownHandle`] and
+    /// [`BackendError::Length`] if its operand is not in the pool.
+    pub fn input(&self, index: usize) -> Result<Tensor<D::Buffer>, BackendError> {
+        let operand = self
+            .call
+            .inputs
+            .get(index)
+            .ok_or_else(|| invariant("inputs", format!("more than {index}"), self.call.inputs.len()))?;
+        self.operand(operand)
+    }
+
+    /// The result of the node. It may lie where an input lies, where [`Op::may_alias`](graph::Op::may_alias) says so.
+    ///
+    /// # Errors
+    /// As for [`Pass::input`].
+    pub fn output(&self) -> Result<Tensor<D::Buffer>, BackendError> {
+        self.operand(&self.call.output)
+    }
+
+    fn operand(&self, operand: &Operand) -> Result<Tensor<D::Buffer>, BackendError> {
+        let slice = self.core.pool.slice(operand.buffer, operand.offset, operand.bytes())?;
+        Ok(Tensor { slice, dtype: operand.dtype, shape: operand.shape })
+    }
+
+    /// A weight of the graph.
+    ///
+    /// # Errors
+    /// [`BackendError::MissingWeight`], and [`BackendError::Invariant`] if it is registered in another shape or format
+    /// than the graph's.
+    pub fn weight(&self, id: WeightId) -> Result<Weight<D::Buffer>, BackendError> {
+        self.core.weights.get(self.call.graph.weight(id))
+    }
+
+    /// Several weights of one width and format as one, their rows one below the other in the order given.
+    ///
+    /// # Errors
+    /// As for [`Pass::weight`], and [`BackendError::Invariant`] if they were not joined when the graph was built.
+    pub fn joined(&self, ids: &[WeightId]) -> Result<Weight<D::Buffer>, BackendError> {
+        let infos: Vec<_> = ids.iter().map(|&id| self.call.graph.weight(id)).collect();
+        self.core.weights.joined(&infos)
+    }
+
+    /// One part of the state of the node's layer: all cache rows.
+    ///
+    /// # Errors
+    /// [`BackendError::Invariant`] if the node has no state or that state has no such part.
+    pub fn state(&self, part: StatePart) -> Result<Tensor<D::Buffer>, BackendError> {
+        let id = self.call.state.ok_or_else(|| invariant("state", "a state of the layer", "none"))?;
+        self.core.states.part(id, part)
+    }
+
+    /// The angles of a rotation as u64, one a pair: turns per position in units of 2^-64, so that the product with a
+    /// position, wrapped, is the exact fraction of a turn at any position.
+    ///
+    /// # Errors
+    /// [`BackendError::OutOfMemory`].
+    pub fn rope_table(&mut self, table: &Arc<RopeTable>) -> Result<Slice<D::Buffer>, BackendError> {
+        self.core.tables.get(&self.core.device, table)
+    }
+
+    /// Temporary memory for this node, with undefined content. Later nodes may get the same memory; the tracker orders
+    /// them.
+    ///
+    /// # Errors
+    /// [`BackendError::OutOfMemory`].
+    pub fn scratch(&mut self, dtype: DType, shape: Shape) -> Result<Tensor<D::Buffer>, BackendError> {
+        let bytes = shape.bytes(dtype).ok_or_else(|| invariant("scratch", "whole rows", shape))?;
+        let id = self.core.pool.alloc(&self.core.device, bytes)?;
+        self.scratch.push(id);
+        Ok(Tensor { slice: self.core.pool.slice(id, 0, bytes)?, dtype, shape })
+    }
+
+    /// Begins a dispatch of a kernel. `step` tells the dispatches of one node apart, as in `qkv` or `combine`; it may
+    /// be empty.
+    pub fn launch(&mut self, kernel: PipelineId, step: &str) -> Launch<'_, 'a, D> {
+        let node = &self.call.node.label;
+        let label = if step.is_empty() { node.clone() } else { format!("{node}.{step}") };
+        Launch {
+            kernel,
+            label,
+            buffers: Vec::with_capacity(6),
+            bytes: Vec::with_capacity(1),
+            threadgroup_memory: Vec::new(),
+            pass: self,
+        }
+    }
+}
+
+impl<D: Device> Drop for Pass<'_, D> {
+    fn drop(&mut self) {
+        for id in self.scratch.drain(..) {
+            self.core.pool.free(id);
+        }
+    }
+}
+
+/// A dispatch in the making: bindings, then [`Launch::threadgroups`] or [`Launch::threads`].
+#[must_use = "a launch does nothing until its grid is given"]
+pub struct Launch<'p, 'a, D: Device> {
+    pass: &'p mut Pass<'a, D>,
+    kernel: PipelineId,
+    label: String,
+    buffers: Vec<(usize, Slice<D::Buffer>, Access)>,
+    bytes: Vec<(usize, std::ops::Range<usize>)>,
+    threadgroup_memory: Vec<(usize, usize)>,
+}
+
+impl<D: Device> Launch<'_, '_, D> {
+    /// Binds memory that the kernel only reads. The whole range of the operand counts as read.
+    pub fn reads(self, slot: usize, operand: &impl Bindable<D::Buffer>) -> Self {
+        self.bind(slot, operand, Access::Read)
+    }
+
+    /// Binds memory that the kernel writes, or reads and writes.
+    pub fn writes(self, slot: usize, operand: &impl Bindable<D::Buffer>) -> Self {
+        self.bind(slot, operand, Access::Write)
+    }
+
+    fn bind(mut self, slot: usize, operand: &impl Bindable<D::Buffer>, access: Access) -> Self {
+        self.buffers.push((slot, operand.slice().clone(), access));
+        self
+    }
+
+    /// Copies arguments into the command buffer: a `#[repr(C)]` struct that mirrors the shader's `constant Args&`.
+    pub fn bytes(mut self, slot: usize, arguments: &impl NoUninit) -> Self {
+        let range = self.pass.core.recorder.inline(bytemuck::bytes_of(arguments));
+        self.bytes.push((slot, range));
+        self
+    }
+
+    /// Gives a `[[threadgroup(slot)]]` parameter memory; lengths are rounded up to the device's granularity.
+    pub fn threadgroup_memory(mut self, slot: usize, length: usize) -> Self {
+        let alignment = self.pass.limits().threadgroup_memory_alignment;
+        self.threadgroup_memory.push((slot, length.next_multiple_of(alignment)));
+        self
+    }
+
+    /// Records the dispatch of whole threadgroups. Of none, nothing is recorded.
+    ///
+    /// # Errors
+    /// [`BackendError::Invariant`] for what the device could not launch: it never sees it.
+    pub fn threadgroups(self, groups: Size, threads: Size) -> Result<(), BackendError> {
+        self.record(Grid::Threadgroups(groups), groups, threads)
+    }
+
+    /// Records the dispatch of exactly so many threads. Of none, nothing is recorded.
+    ///
+    /// # Errors
+    /// As for [`Launch::threadgroups`].
+    pub fn threads(self, grid: Size, threads: Size) -> Result<(), BackendError> {
+        self.record(Grid::Threads(grid), grid, threads)
+    }
+
+    fn record(self, grid: Grid, size: Size, threads: Size) -> Result<(), BackendError> {
+        if size.to_array().contains(&0) {
+            return Ok(());
+        }
+        self.check(size, threads)?;
+        self.pass.core.recorder.add(Dispatch {
+            label: self.label,
+            pipeline: self.kernel,
+            buffers: self.buffers,
+            bytes: self.bytes,
+            threadgroup_memory: self.threadgroup_memory,
+            grid,
+            threads,
+            barrier: false,
+        });
+        Ok(())
+    }
+
+    /// Compares what the dispatch needs with what the device has, as queried from it.
+    fn check(&self, size: Size, threads: Size) -> Result<(), BackendError> {
+        let pipeline = self.pass.core.pipelines.get(self.kernel);
+        let limits = self.pass.limits();
+        let wrong = |what: &str, expected: String, found: String| {
+            invariant(&format!("kernel '{}': {what}", pipeline.name()), expected, found)
+        };
+        let most = pipeline.max_threads_per_threadgroup().min(limits.max_threads_per_threadgroup);
+        let fits = threads.volume().is_some_and(|volume| (1..=most).contains(&volume));
+        let axes = threads.to_array().into_iter().zip(limits.max_threadgroup_size.to_array());
+        if !fits || axes.into_iter().any(|(count, limit)| count > limit) {
+            let expected = format!("1 to {most}, at most {} along the axes", limits.max_threadgroup_size);
+            return Err(wrong("threads of a threadgroup", expected, threads.to_string()));
+        }
+        if size.to_array().into_iter().any(|count| u32::try_from(count).is_err()) {
+            return Err(wrong("grid", format!("at most {} along each axis", u32::MAX), size.to_string()));
+        }
+        let memory: usize = self.threadgroup_memory.iter().map(|(_, length)| length).sum();
+        if memory > limits.max_threadgroup_memory {
+            let expected = format!("at most {} bytes", limits.max_threadgroup_memory);
+            return Err(wrong("threadgroup memory", expected, memory.to_string()));
+        }
+        for (slot, range) in &self.bytes {
+            if range.len() > limits.max_inline_bytes {
+                let what = format!("bytes of buffer({slot})");
+                let expected = format!("at most {}", limits.max_inline_bytes);
+                return Err(wrong(&what, expected, range.len().to_string()));
+            }
+        }
+        let buffers = self.buffers.iter().map(|(slot, ..)| *slot);
+        let slots = buffers.chain(self.bytes.iter().map(|(slot, _)| *slot));
+        if let Some(slot) = slots.into_iter().find(|&slot| slot >= limits.buffer_slots) {
+            return Err(wrong("buffer slot", format!("below {}", limits.buffer_slots), slot.to_string()));
+        }
+        for (slot, slice, _) in &self.buffers {
+            if slice.offset >= slice.memory.buffer().length() {
+                let what = format!("offset of buffer({slot})");
+                let expected = format!("below {}", slice.memory.buffer().length());
+                return Err(wrong(&what, expected, slice.offset.to_string()));
+            }
+        }
+        Ok(())
+    }
+}

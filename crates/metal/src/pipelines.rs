@@ -1,0 +1,105 @@
+//! The registry of kernels: every pipeline that the backend can launch, made when it starts.
+
+use crate::device::{Capabilities, CompileOptions, Device, FunctionConstants, MathMode, Pipeline, Result};
+use crate::library::Library;
+
+/// A kernel of the registry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct PipelineId(usize);
+
+/// Every pipeline of the backend. All are made at the start, so that a missing or misspelt kernel stops the program
+/// then, and not the thousandth token.
+pub struct Pipelines<D: Device> {
+    pipelines: Vec<D::Pipeline>,
+}
+
+impl<D: Device> Pipelines<D> {
+    /// A pipeline. Ids come from a [`Loader`] and are valid for the registry that it became.
+    pub fn get(&self, id: PipelineId) -> &D::Pipeline {
+        &self.pipelines[id.0]
+    }
+
+    /// The names of all kernels, in the order in which they were loaded; a kernel that was specialised several times
+    /// comes up as often.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.pipelines.iter().map(|pipeline| pipeline.name())
+    }
+
+    /// Number of pipelines.
+    pub fn len(&self) -> usize {
+        self.pipelines.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.pipelines.is_empty()
+    }
+}
+
+/// Fills the registry.
+pub struct Loader<'d, D: Device> {
+    device: &'d D,
+    math: MathMode,
+    pipelines: Vec<D::Pipeline>,
+}
+
+impl<'d, D: Device> Loader<'d, D> {
+    /// An empty registry whose libraries are compiled with `math`, unless they ask for their own mode.
+    pub fn new(device: &'d D, math: MathMode) -> Loader<'d, D> {
+        Loader { device, math, pipelines: Vec::new() }
+    }
+
+    /// What the device can do: kernels that it cannot compile are not to be asked for.
+    pub fn capabilities(&self) -> &'d Capabilities {
+        self.device.capabilities()
+    }
+
+    /// Compiles a library.
+    ///
+    /// # Errors
+    /// [`Error::Compile`](crate::device::Error::Compile) with the compiler's text.
+    pub fn library(&mut self, library: &Library) -> Result<LibraryLoader<'_, 'd, D>> {
+        self.library_with(library, self.math)
+    }
+
+    /// Compiles a library in an arithmetic mode of its own: the strict variant of kernels that have one.
+    ///
+    /// # Errors
+    /// As for [`Loader::library`].
+    pub fn library_with(&mut self, library: &Library, math: MathMode) -> Result<LibraryLoader<'_, 'd, D>> {
+        let options = CompileOptions { math, ..CompileOptions::default() };
+        let compiled = self.device.new_library(library.name, &library.source(), &options)?;
+        Ok(LibraryLoader { loader: self, compiled })
+    }
+
+    /// The filled registry.
+    pub fn finish(self) -> Pipelines<D> {
+        Pipelines { pipelines: self.pipelines }
+    }
+}
+
+/// Takes kernels from one library into the registry.
+pub struct LibraryLoader<'l, 'd, D: Device> {
+    loader: &'l mut Loader<'d, D>,
+    compiled: D::Library,
+}
+
+impl<D: Device> LibraryLoader<'_, '_, D> {
+    /// A kernel without function constants.
+    ///
+    /// # Errors
+    /// [`Error::KernelNotFound`](crate::device::Error::KernelNotFound) with the name.
+    pub fn kernel(&mut self, name: &str) -> Result<PipelineId> {
+        self.kernel_with(name, &FunctionConstants::new())
+    }
+
+    /// A kernel with function constants.
+    ///
+    /// # Errors
+    /// As for [`LibraryLoader::kernel`], and [`Error::FunctionConstant`](crate::device::Error::FunctionConstant).
+    pub fn kernel_with(&mut self, name: &str, constants: &FunctionConstants) -> Result<PipelineId> {
+        let pipeline = self.loader.device.new_pipeline(&self.compiled, name, constants)?;
+        self.loader.pipelines.push(pipeline);
+        Ok(PipelineId(self.loader.pipelines.len() - 1))
+    }
+}

@@ -1,0 +1,145 @@
+//! Operands of kernels: ranges of device memory with a type and a shape.
+
+use crate::device::Buffer;
+use graph::{DType, Shape};
+use quant::Format;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// A device buffer with an identity of its own, by which the dependency tracker knows it. A clone is another handle
+/// on the same memory.
+#[derive(Clone)]
+pub struct Memory<B> {
+    id: u64,
+    buffer: B,
+    constant: bool,
+}
+
+impl<B: Buffer> Memory<B> {
+    /// Memory that kernels may write.
+    pub fn new(buffer: B) -> Memory<B> {
+        Memory { id: fresh_id(), buffer, constant: false }
+    }
+
+    /// Memory that no kernel writes, such as weights: no dispatch ever waits for it.
+    pub fn constant(buffer: B) -> Memory<B> {
+        Memory { id: fresh_id(), buffer, constant: true }
+    }
+
+    /// The buffer.
+    pub fn buffer(&self) -> &B {
+        &self.buffer
+    }
+
+    /// What tells this memory from all other.
+    pub fn id(&self) -> u64 {
+        self.id
+    }
+
+    /// Whether no kernel writes to it.
+    pub fn is_constant(&self) -> bool {
+        self.constant
+    }
+
+    /// All of it.
+    pub fn whole(&self) -> Slice<B> {
+        Slice { memory: self.clone(), offset: 0, length: self.buffer.length() }
+    }
+
+    /// `length` bytes from `offset` on; `None` past the end.
+    pub fn slice(&self, offset: usize, length: usize) -> Option<Slice<B>> {
+        let end = offset.checked_add(length)?;
+        (end <= self.buffer.length()).then(|| Slice { memory: self.clone(), offset, length })
+    }
+}
+
+fn fresh_id() -> u64 {
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    NEXT.fetch_add(1, Ordering::Relaxed)
+}
+
+/// A range of bytes of a buffer.
+#[derive(Clone)]
+pub struct Slice<B> {
+    /// The buffer.
+    pub memory: Memory<B>,
+    /// First byte.
+    pub offset: usize,
+    /// Number of bytes.
+    pub length: usize,
+}
+
+impl<B: Buffer> Slice<B> {
+    /// `length` bytes from the slice's byte `offset` on; `None` past its end.
+    pub fn part(&self, offset: usize, length: usize) -> Option<Slice<B>> {
+        let end = offset.checked_add(length)?;
+        (end <= self.length).then(|| Slice {
+            memory: self.memory.clone(),
+            offset: self.offset + offset,
+            length,
+        })
+    }
+}
+
+/// An activation or one part of a layer's state: a row-major matrix without gaps.
+#[derive(Clone)]
+pub struct Tensor<B> {
+    /// Where it lies.
+    pub slice: Slice<B>,
+    /// Element type.
+    pub dtype: DType,
+    /// Rows and columns.
+    pub shape: Shape,
+}
+
+/// A weight, or rows of several weights one below the other.
+#[derive(Clone)]
+pub struct Weight<B> {
+    /// Where its rows lie.
+    pub slice: Slice<B>,
+    /// How its elements are stored.
+    pub format: Format,
+    /// Output features; 1 for a vector.
+    pub rows: usize,
+    /// Input features.
+    pub cols: usize,
+}
+
+impl<B: Buffer> Tensor<B> {
+    /// Rows `first .. first + rows`; `None` past the end.
+    pub fn rows(&self, first: usize, rows: usize) -> Option<Tensor<B>> {
+        let row_bytes = self.dtype.row_bytes(self.shape.cols)?;
+        let slice = self.slice.part(first.checked_mul(row_bytes)?, rows.checked_mul(row_bytes)?)?;
+        Some(Tensor { slice, dtype: self.dtype, shape: Shape::new(rows, self.shape.cols) })
+    }
+}
+
+impl<B: Buffer> Weight<B> {
+    /// Bytes of a row.
+    pub fn row_bytes(&self) -> usize {
+        self.slice.length.checked_div(self.rows).unwrap_or(0)
+    }
+}
+
+/// What can be bound to a buffer slot.
+pub trait Bindable<B> {
+    /// The bytes that the kernel may touch through the binding.
+    fn slice(&self) -> &Slice<B>;
+}
+
+impl<B> Bindable<B> for Slice<B> {
+    fn slice(&self) -> &Slice<B> {
+        self
+    }
+}
+
+impl<B> Bindable<B> for Tensor<B> {
+    fn slice(&self) -> &Slice<B> {
+        &self.slice
+    }
+}
+
+impl<B> Bindable<B> for Weight<B> {
+    fn slice(&self) -> &Slice<B> {
+        &self.slice
+    }
+}

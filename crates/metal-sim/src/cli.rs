@@ -14,6 +14,7 @@ use metal_sim::runtime::ArgumentKind;
 const USAGE: &str = "\
 usage:
   metal-sim check FILE.metal...         compile and list the kernels with their parameters
+  metal-sim build FILE.metal -o LIBRARY  compile to a file that the device loads without the source
   metal-sim translate FILE.metal        print the C++ that the file becomes
   metal-sim run FILE.metal --kernel NAME --grid X[,Y,Z] [options]
 
@@ -47,6 +48,7 @@ pub fn run(arguments: &[String]) -> std::result::Result<String, String> {
     };
     match command {
         "check" => check(&Options::parse(rest)?),
+        "build" => build(&Options::parse(rest)?),
         "translate" => translate(&Options::parse(rest)?),
         "run" => dispatch(&Options::parse(rest)?),
         "help" | "--help" | "-h" => Ok(USAGE.to_owned()),
@@ -60,6 +62,7 @@ struct Options {
     include_directories: Vec<PathBuf>,
     compile: CompileOptions,
     kernel: Option<String>,
+    output: Option<PathBuf>,
     grid: Option<Size>,
     threadgroup: Option<Size>,
     buffers: Vec<(usize, Vec<u8>)>,
@@ -107,6 +110,7 @@ impl Options {
                 self.compile.macros.insert(name.to_owned(), value.to_owned());
             }
             "--kernel" => self.kernel = Some(value.to_owned()),
+            "-o" => self.output = Some(value.into()),
             "--grid" => self.grid = Some(size(value)?),
             "--threadgroup" => self.threadgroup = Some(size(value)?),
             "--buffer" => self.buffers.push(slot_and(value, content)?),
@@ -253,6 +257,18 @@ fn check(options: &Options) -> std::result::Result<String, String> {
         }
     }
     if errors.is_empty() { Ok(out) } else { Err(errors.join("\n")) }
+}
+
+fn build(options: &Options) -> std::result::Result<String, String> {
+    let clang = Clang::find().map_err(|error| error.to_string())?;
+    let sources = options.sources()?;
+    let ([(name, text, include_directories)], Some(output)) = (&sources[..], &options.output) else {
+        return Err("build takes one file and -o LIBRARY".to_owned());
+    };
+    let source = Source { name, text, include_directories, only: options.kernel.as_deref() };
+    let library = compile::build(&clang, source, &options.compile).map_err(|error| error.to_string())?;
+    fs::copy(library, output).map_err(|error| format!("{}: {error}", output.display()))?;
+    Ok(String::new())
 }
 
 fn translate(options: &Options) -> std::result::Result<String, String> {

@@ -109,6 +109,17 @@ fn check_lists_kernels_and_uses_the_cache() {
 }
 
 #[test]
+fn build_writes_a_library() {
+    let program = Program::new();
+    let (source, library) = (program.path("scale.metal"), program.path("scale.so"));
+    let output = program.run(&["build", &source, "-DOFFSET=1", "-o", &library]);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    assert!(fs::read(&library).unwrap().starts_with(b"\x7fELF"));
+    let output = program.run(&["build", &source, "-DOFFSET=1"]);
+    assert!(text(&output.stderr).contains("build takes one file and -o LIBRARY"));
+}
+
+#[test]
 fn translate_prints_the_rewritten_source() {
     let program = Program::new();
     let output = program.run(&["translate", &program.path("scale.metal"), "-DOFFSET=2"]);

@@ -24,6 +24,18 @@ pub(super) fn key(parts: &[&str]) -> String {
         hash.update((part.len() as u64).to_le_bytes());
         hash.update(part.as_bytes());
     }
+    digits(hash)
+}
+
+/// A name for the content of a file, apart from the names that [`key`] gives.
+pub(super) fn key_of_bytes(content: &[u8]) -> String {
+    let mut hash = Sha256::new();
+    hash.update(b"content");
+    hash.update(content);
+    digits(hash)
+}
+
+fn digits(hash: Sha256) -> String {
     hash.finalize().iter().take(20).map(|byte| format!("{byte:02x}")).collect()
 }
 

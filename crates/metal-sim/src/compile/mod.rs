@@ -32,6 +32,8 @@ pub enum Error {
     Kernels(String),
     /// The compiled library cannot be loaded.
     Load(LoadError),
+    /// The bytes are no library of the simulator; what they are instead.
+    NotALibrary(&'static str),
     /// A file of the cache could not be read or written, or clang not started.
     Io {
         /// What was being done.
@@ -59,6 +61,9 @@ impl fmt::Display for Error {
             Self::Clang(diagnostics) => f.write_str(diagnostics),
             Self::Kernels(reason) => f.write_str(reason),
             Self::Load(error) => write!(f, "{error}"),
+            Self::NotALibrary(found) => {
+                write!(f, "expected a library that the simulator compiled (metal-sim build), found {found}")
+            }
             Self::Io { action, source } => write!(f, "{action}: {source}"),
         }
     }
@@ -121,6 +126,34 @@ pub fn build(clang: &Clang, source: Source<'_>, options: &CompileOptions) -> Res
     };
     compile(clang, &preprocessed, source.only, options, &library)?;
     Ok(library)
+}
+
+/// Loads a compiled library from the bytes of its file.
+///
+/// # Errors
+/// [`Error::NotALibrary`] for anything else, [`Error::Load`] for one of another version, [`Error::Io`].
+pub fn load_data(data: &[u8]) -> Result<Module, Error> {
+    const ELF: &[u8] = b"\x7fELF";
+    const MACH_O: &[u8] = b"\xcf\xfa\xed\xfe";
+    match data {
+        [] => return Err(Error::NotALibrary("no bytes")),
+        [b'M', b'T', b'L', b'B', ..] => return Err(Error::NotALibrary("a metallib, code for Apple's GPUs")),
+        _ if !data.starts_with(ELF) && !data.starts_with(MACH_O) => {
+            return Err(Error::NotALibrary("no shared object"));
+        }
+        _ => {}
+    }
+    // The dynamic linker wants a file, and finds out by its name whether it has it already.
+    let path = cache::directory().join(format!("{}.so", cache::key_of_bytes(data)));
+    if !path.is_file() {
+        let part = cache::temporary(&path);
+        let written = fs::create_dir_all(cache::directory())
+            .and_then(|()| fs::write(&part, data))
+            .and_then(|()| fs::rename(&part, &path));
+        written.map_err(|source| Error::Io { action: format!("writing {}", path.display()), source })?;
+    }
+    // SAFETY: a shared object; the loader refuses one without the simulator's table or with another layout.
+    unsafe { Module::load(&path) }.map_err(Error::Load)
 }
 
 /// The C++ that a source becomes.

@@ -4,7 +4,7 @@ use std::ffi::c_void;
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
 
-use metal::device::{Buffer, Error, Limits, Result};
+use metal::device::{Buffer, Error, Limits, Result, checks};
 
 /// Memory that host and kernels share.
 #[derive(Clone)]
@@ -28,7 +28,7 @@ unsafe impl Sync for Memory {}
 
 impl SimBuffer {
     pub(super) fn owned(label: &str, length: usize, limits: &Limits) -> Result<Self> {
-        check_length(label, length, limits)?;
+        limits.check_buffer_length(label, length)?;
         // One page more than needed, to align the start and to leave a gap that faults behind the end.
         let page = limits.no_copy_alignment;
         let mapped = length.next_multiple_of(page) + 2 * page;
@@ -74,11 +74,7 @@ impl SimBuffer {
         length: usize,
         limits: &Limits,
     ) -> Result<Self> {
-        check_length(label, length, limits)?;
-        let (address, alignment) = (memory.as_ptr() as usize, limits.no_copy_alignment);
-        if address % alignment != 0 || !length.is_multiple_of(alignment) {
-            return Err(Error::NoCopyAlignment { label: label.to_owned(), address, length, alignment });
-        }
+        limits.check_no_copy(label, memory.as_ptr() as usize, length)?;
         Ok(Self { memory: Arc::new(Memory { label: label.to_owned(), start: memory, length, mapped: None }) })
     }
 
@@ -88,23 +84,8 @@ impl SimBuffer {
     }
 
     pub(super) fn check_range(&self, offset: usize, length: usize) -> Result<()> {
-        match offset.checked_add(length) {
-            Some(end) if end <= self.memory.length => Ok(()),
-            _ => Err(Error::BufferRange {
-                label: self.memory.label.clone(),
-                offset,
-                length,
-                buffer_length: self.memory.length,
-            }),
-        }
+        checks::buffer_range(&self.memory.label, self.memory.length, offset, length)
     }
-}
-
-fn check_length(label: &str, length: usize, limits: &Limits) -> Result<()> {
-    if length == 0 || length > limits.max_buffer_length {
-        return Err(Error::BufferLength { label: label.to_owned(), length, limit: limits.max_buffer_length });
-    }
-    Ok(())
 }
 
 impl Buffer for SimBuffer {

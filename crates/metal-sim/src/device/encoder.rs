@@ -6,7 +6,8 @@ use std::sync::mpsc::Sender;
 use std::time::Duration;
 
 use metal::device::{
-    Buffer, CommandBuffer, ComputeEncoder, DispatchMode, Error, Limits, Pipeline, Result, Size,
+    Buffer, CommandBuffer, ComputeEncoder, DispatchMode, Error, LastDispatches, Limits, Pipeline, Progress,
+    Result, Size,
 };
 
 use super::buffer::SimBuffer;
@@ -131,10 +132,10 @@ impl CommandBuffer for SimCommandBuffer {
     }
 
     fn commit(self) -> Result<SimSubmission> {
-        let submission = SimSubmission::new(&self.label);
-        let work = Work { commands: self.commands, submission: submission.clone() };
+        let progress = Progress::new(&self.label, LastDispatches::default());
+        let work = Work { commands: self.commands, progress: progress.clone() };
         self.queue.send(work).map_err(|_| Error::Device("the queue's thread has ended".to_owned()))?;
-        Ok(submission)
+        Ok(SimSubmission(progress))
     }
 }
 
@@ -148,10 +149,6 @@ pub struct SimEncoder<'a> {
 }
 
 impl SimEncoder<'_> {
-    fn check_slot(&self, slot: usize, limit: usize) -> Result<()> {
-        if slot < limit.min(SLOTS) { Ok(()) } else { Err(Error::Slot { slot, limit: limit.min(SLOTS) }) }
-    }
-
     fn limits(&self) -> &Limits {
         &self.command_buffer.limits
     }
@@ -202,12 +199,7 @@ impl SimEncoder<'_> {
         let kernel = pipeline.name();
         let limits = self.limits();
         let most = pipeline.max_threads_per_threadgroup();
-        let per_axis = limits.max_threadgroup_size.to_array();
-        let too_wide =
-            threads.to_array().iter().zip(per_axis).any(|(&count, limit)| count == 0 || count > limit);
-        if too_wide || threads.volume().is_none_or(|volume| volume > most) {
-            return Err(Error::ThreadgroupSize { kernel: kernel.to_owned(), size: threads, limit: most });
-        }
+        limits.check_launch(kernel, most, grid, threads)?;
         let grid_of = |size: Size| {
             let narrow = |count: usize| u32::try_from(count).ok().filter(|&count| count > 0);
             Some(Uint3::new(narrow(size.width)?, narrow(size.height)?, narrow(size.depth)?))
@@ -221,14 +213,7 @@ impl SimEncoder<'_> {
             self.check_argument(kernel, argument)?;
         }
         let dynamic: usize = self.dynamic_memory.iter().map(|&length| length as usize).sum();
-        if dynamic > limits.max_threadgroup_memory {
-            return Err(Error::ThreadgroupMemory {
-                kernel: kernel.to_owned(),
-                length: dynamic,
-                limit: limits.max_threadgroup_memory,
-                alignment: limits.threadgroup_memory_alignment,
-            });
-        }
+        limits.check_threadgroup_memory(kernel, dynamic)?;
         let mut buffers = [ptr::null_mut(); SLOTS];
         let mut buffer_lengths = [0; SLOTS];
         let mut bindings = Vec::new();
@@ -265,8 +250,7 @@ impl SimEncoder<'_> {
             queue_size: pipeline.shared.queue_size,
             budget: self.command_buffer.budget,
         };
-        let label =
-            if self.label.is_empty() { kernel.to_owned() } else { format!("{} ({kernel})", self.label) };
+        let label = self.label.clone();
         self.command_buffer.commands.push(Command::Dispatch(Box::new(Dispatch {
             label,
             pipeline,
@@ -290,7 +274,7 @@ impl ComputeEncoder for SimEncoder<'_> {
     }
 
     fn set_buffer(&mut self, slot: usize, buffer: &SimBuffer, offset: usize) -> Result<()> {
-        self.check_slot(slot, self.limits().buffer_slots)?;
+        self.limits().check_buffer_slot(slot)?;
         // An offset at the very end leaves nothing to bind.
         buffer.check_range(offset, 1)?;
         self.bindings[slot] = Some(Binding::Buffer { buffer: buffer.clone(), offset });
@@ -298,28 +282,16 @@ impl ComputeEncoder for SimEncoder<'_> {
     }
 
     fn set_bytes(&mut self, slot: usize, bytes: &[u8]) -> Result<()> {
-        self.check_slot(slot, self.limits().buffer_slots)?;
-        let limit = self.limits().max_inline_bytes;
-        if bytes.is_empty() || bytes.len() > limit {
-            return Err(Error::InlineBytes { slot, length: bytes.len(), limit });
-        }
+        self.limits().check_inline_bytes(slot, bytes.len())?;
         self.bindings[slot] = Some(Binding::Bytes(Arc::new(InlineBytes::new(bytes))));
         Ok(())
     }
 
     fn set_threadgroup_memory(&mut self, slot: usize, length: usize) -> Result<()> {
-        self.check_slot(slot, self.limits().threadgroup_slots)?;
-        let (limit, alignment) =
-            (self.limits().max_threadgroup_memory, self.limits().threadgroup_memory_alignment);
-        match u32::try_from(length) {
-            Ok(narrow) if length <= limit && length.is_multiple_of(alignment) => {
-                self.dynamic_memory[slot] = narrow
-            }
-            _ => {
-                let kernel = self.pipeline.as_ref().map_or("", |pipeline| pipeline.name()).to_owned();
-                return Err(Error::ThreadgroupMemory { kernel, length, limit, alignment });
-            }
-        }
+        let kernel = self.pipeline.as_ref().map_or("", |pipeline| pipeline.name());
+        self.limits().check_threadgroup_slot(kernel, slot, length)?;
+        // Within the limit, which is far below.
+        self.dynamic_memory[slot] = u32::try_from(length).unwrap_or(u32::MAX);
         Ok(())
     }
 

@@ -151,6 +151,15 @@ impl Device for SimDevice {
         )
     }
 
+    /// Takes what [`compile::build`] made (`metal-sim build` on the command line), for this version of the simulator
+    /// and this kind of processor. Its kernels run in this process, as those compiled from source do: load none that
+    /// you would not run. A `.metallib` holds code for Apple's GPUs and is refused.
+    fn new_library_with_data(&self, label: &str, data: &[u8]) -> Result<SimLibrary> {
+        let module = compile::load_data(data)
+            .map_err(|error| Error::Compile { label: label.to_owned(), diagnostics: error.to_string() })?;
+        Ok(SimLibrary::new(label, module))
+    }
+
     fn new_pipeline(
         &self,
         library: &SimLibrary,

@@ -1,22 +1,18 @@
 //! Queues: one thread each that executes command buffers in order.
 
-use std::collections::VecDeque;
 use std::ptr;
+use std::sync::OnceLock;
 use std::sync::mpsc::{self, Receiver, Sender};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use metal::device::{Error, GpuInterval, Limits, Queue, Result, Status, Submission};
+use metal::device::{Error, GpuInterval, Limits, Progress, Queue, Result, Status, Submission};
 
 use super::Settings;
 use super::buffer::SimBuffer;
 use super::encoder::{Command, Dispatch, SimCommandBuffer};
 use super::pipeline::SimPipeline;
 use crate::runtime::Executor;
-
-/// How many dispatches an error names.
-const LABELS: usize = 8;
 
 /// A queue of command buffers.
 pub struct SimQueue {
@@ -28,7 +24,7 @@ pub struct SimQueue {
 /// A committed command buffer.
 pub(super) struct Work {
     pub commands: Vec<Command>,
-    pub submission: SimSubmission,
+    pub progress: Progress,
 }
 
 // SAFETY: launches hold addresses of buffers that the commands keep alive, and of code that their pipelines
@@ -61,15 +57,13 @@ impl Queue for SimQueue {
 /// Ends when the queue and all its open command buffers are gone.
 fn run_queue(receiver: &Receiver<Work>, mut executor: Executor) {
     while let Ok(work) = receiver.recv() {
-        let Work { commands, submission } = work;
-        submission.update(|state| {
-            state.status = Status::Running;
-            state.interval.start = now();
-        });
-        let mut failure = None;
+        let Work { commands, progress } = work;
+        progress.start();
+        let start = now();
+        let mut result = Ok(());
         for command in &commands {
-            let result = match command {
-                Command::Dispatch(dispatch) => run_dispatch(&mut executor, dispatch, &submission),
+            result = match command {
+                Command::Dispatch(dispatch) => run_dispatch(&mut executor, dispatch, &progress),
                 Command::Copy { source, source_offset, destination, destination_offset, length } => {
                     // SAFETY: both ranges were checked when the copy was recorded; they may overlap.
                     unsafe {
@@ -80,35 +74,21 @@ fn run_queue(receiver: &Receiver<Work>, mut executor: Executor) {
                     Ok(())
                 }
             };
-            if let Err(error) = result {
-                failure = Some(error);
+            if result.is_err() {
                 break;
             }
         }
         // Buffers go before anyone learns that the work is done.
         drop(commands);
-        submission.update(|state| {
-            state.interval.end = now();
-            state.status = if failure.is_some() { Status::Failed } else { Status::Completed };
-            state.failure = failure;
-        });
+        progress.finish(result.map(|()| GpuInterval { start, end: now() }));
     }
 }
 
-fn run_dispatch(executor: &mut Executor, dispatch: &Dispatch, submission: &SimSubmission) -> Result<()> {
-    submission.update(|state| {
-        if state.last_dispatches.len() == LABELS {
-            state.last_dispatches.pop_front();
-        }
-        state.last_dispatches.push_back(dispatch.label.clone());
-    });
+fn run_dispatch(executor: &mut Executor, dispatch: &Dispatch, progress: &Progress) -> Result<()> {
+    progress.begin_dispatch(&dispatch.label, &dispatch.launch.kernel);
     // SAFETY: the dispatch holds its buffers and, through its pipeline, the loaded library.
-    unsafe { executor.execute(dispatch.launch.clone()) }.map_err(|failure| Error::Execution {
-        label: submission.shared.label.clone(),
-        kernel: failure.kernel,
-        reason: failure.reason,
-        last_dispatches: submission.lock().last_dispatches.iter().cloned().collect(),
-    })
+    unsafe { executor.execute(dispatch.launch.clone()) }
+        .map_err(|failure| progress.execution_error(&failure.kernel, failure.reason))
 }
 
 /// Seconds since the process first asked.
@@ -119,73 +99,18 @@ fn now() -> f64 {
 
 /// Work on its way. A clone is another handle on the same work.
 #[derive(Clone)]
-pub struct SimSubmission {
-    shared: Arc<Shared>,
-}
-
-struct Shared {
-    label: String,
-    state: Mutex<State>,
-    changed: Condvar,
-}
-
-struct State {
-    status: Status,
-    interval: GpuInterval,
-    last_dispatches: VecDeque<String>,
-    failure: Option<Error>,
-}
-
-impl SimSubmission {
-    pub(super) fn new(label: &str) -> Self {
-        Self {
-            shared: Arc::new(Shared {
-                label: label.to_owned(),
-                state: Mutex::new(State {
-                    status: Status::Scheduled,
-                    interval: GpuInterval::default(),
-                    last_dispatches: VecDeque::new(),
-                    failure: None,
-                }),
-                changed: Condvar::new(),
-            }),
-        }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.shared.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn update(&self, change: impl FnOnce(&mut State)) {
-        change(&mut self.lock());
-        self.shared.changed.notify_all();
-    }
-}
+pub struct SimSubmission(pub(super) Progress);
 
 impl Submission for SimSubmission {
     fn label(&self) -> &str {
-        &self.shared.label
+        self.0.label()
     }
 
     fn status(&self) -> Status {
-        self.lock().status
+        self.0.status()
     }
 
     fn wait(&self, timeout: Duration) -> Result<GpuInterval> {
-        let is_open = |state: &mut State| matches!(state.status, Status::Scheduled | Status::Running);
-        let (state, _) = self
-            .shared
-            .changed
-            .wait_timeout_while(self.lock(), timeout, is_open)
-            .unwrap_or_else(PoisonError::into_inner);
-        match (&state.status, &state.failure) {
-            (Status::Completed, _) => Ok(state.interval),
-            (Status::Failed, Some(failure)) => Err(failure.clone()),
-            _ => Err(Error::Timeout {
-                label: self.shared.label.clone(),
-                waited: timeout,
-                last_dispatches: state.last_dispatches.iter().cloned().collect(),
-            }),
-        }
+        self.0.wait(timeout)
     }
 }

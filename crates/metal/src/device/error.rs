@@ -43,7 +43,7 @@ pub enum Error {
         /// The buffer's length.
         buffer_length: usize,
     },
-    /// The source does not compile.
+    /// The source does not compile, or the bytes are no library.
     Compile {
         /// The library's label.
         label: String,
@@ -142,7 +142,7 @@ pub enum Error {
     Execution {
         /// The command buffer's label.
         label: String,
-        /// The kernel at fault, where known.
+        /// The kernel at fault; empty where the device does not tell.
         kernel: String,
         /// What happened.
         reason: String,
@@ -204,11 +204,13 @@ impl fmt::Display for Error {
                 "command buffer '{label}': not done after {waited:?}; last dispatches: {}",
                 last_dispatches.join(", ")
             ),
-            Self::Execution { label, kernel, reason, last_dispatches } => write!(
-                f,
-                "command buffer '{label}': kernel '{kernel}': {reason}; last dispatches: {}",
-                last_dispatches.join(", ")
-            ),
+            Self::Execution { label, kernel, reason, last_dispatches } => {
+                write!(f, "command buffer '{label}': ")?;
+                if !kernel.is_empty() {
+                    write!(f, "kernel '{kernel}': ")?;
+                }
+                write!(f, "{reason}; last dispatches: {}", last_dispatches.join(", "))
+            }
             Self::Device(reason) => f.write_str(reason),
         }
     }
@@ -288,8 +290,22 @@ mod tests {
                 "command buffer 'w': not done after 2s; last dispatches: a, b",
             ),
             (
-                Error::Execution { label, kernel, reason: "fault".into(), last_dispatches: vec!["a".into()] },
+                Error::Execution {
+                    label: label.clone(),
+                    kernel,
+                    reason: "fault".into(),
+                    last_dispatches: vec!["a".into()],
+                },
                 "command buffer 'w': kernel 'gemm': fault; last dispatches: a",
+            ),
+            (
+                Error::Execution {
+                    label,
+                    kernel: String::new(),
+                    reason: "fault".into(),
+                    last_dispatches: vec![],
+                },
+                "command buffer 'w': fault; last dispatches: ",
             ),
             (Error::Device("no queue left".into()), "no queue left"),
         ];

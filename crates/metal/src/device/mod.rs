@@ -10,17 +10,23 @@
 //! [`ComputeEncoder::dispatch_threads`] and [`CommandBuffer::commit`] report what is wrong with the recorded
 //! state. Errors of the running kernel arrive through [`Submission::wait`].
 
+pub mod checks;
 mod error;
 mod limits;
+#[cfg(target_os = "macos")]
+pub mod objc;
 mod options;
+mod progress;
 mod size;
 
+use std::path::Path;
 use std::ptr::NonNull;
 use std::time::Duration;
 
 pub use error::{Error, Result};
 pub use limits::{Capabilities, Limits};
 pub use options::{CompileOptions, ConstantValue, FunctionConstants, LanguageVersion, MathMode};
+pub use progress::{LastDispatches, Progress};
 pub use size::Size;
 
 /// Whether the dispatches of one encoder may overlap on the GPU.
@@ -110,10 +116,18 @@ pub trait Device: Send + Sync + 'static {
     /// [`Error::Compile`] with the compiler's diagnostics.
     fn new_library(&self, label: &str, source: &str, options: &CompileOptions) -> Result<Self::Library>;
 
+    /// Loads a library that was compiled beforehand, from the bytes of its file: a `.metallib` on macOS. Another
+    /// device has a form of its own or none, and refuses every other.
+    ///
+    /// # Errors
+    /// [`Error::Compile`] with what the bytes are and what was expected.
+    fn new_library_with_data(&self, label: &str, data: &[u8]) -> Result<Self::Library>;
+
     /// Makes the kernel called `name` ready to run with the given function constants.
     ///
     /// # Errors
-    /// [`Error::KernelNotFound`] and [`Error::FunctionConstant`].
+    /// [`Error::KernelNotFound`]; [`Error::FunctionConstant`] for a value of another type than its constant, and
+    /// for a constant that the kernel needs and that has no value.
     fn new_pipeline(
         &self,
         library: &Self::Library,
@@ -127,6 +141,27 @@ pub trait Device: Send + Sync + 'static {
     /// # Errors
     /// [`Error::Device`] where the device has no queue left.
     fn new_queue(&self, label: &str) -> Result<Self::Queue>;
+
+    /// Asks the device to keep `buffers` mapped for as long as `queue` lives, so that the first submission after a
+    /// pause does not pay for it. A device without such a thing ignores the request.
+    ///
+    /// # Errors
+    /// [`Error::Device`] where the device has it and refuses.
+    fn make_resident(&self, queue: &Self::Queue, buffers: &[Self::Buffer]) -> Result<()> {
+        let _ = (queue, buffers);
+        Ok(())
+    }
+
+    /// Starts to record everything that the device executes, for a debugger, into a new file at `path`.
+    ///
+    /// # Errors
+    /// [`Error::Device`] where the device cannot, or not now.
+    fn start_capture(&self, path: &Path) -> Result<()> {
+        Err(Error::Device(format!("{}: no capture to {}: not supported", self.name(), path.display())))
+    }
+
+    /// Ends what [`Device::start_capture`] began; without one it does nothing.
+    fn stop_capture(&self) {}
 }
 
 /// Memory that both host and device reach. A clone is another handle on the same memory.

@@ -1,0 +1,218 @@
+//! Libraries and pipelines.
+
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use dispatch2::DispatchData;
+use objc2::rc::{Retained, autoreleasepool};
+use objc2::runtime::ProtocolObject;
+use objc2::{available, msg_send};
+use objc2_foundation::{NSDictionary, NSError, NSObject, NSString};
+use objc2_metal::{
+    MTLBinding, MTLBindingType, MTLCompileOptions, MTLComputePipelineState, MTLDataType, MTLDevice,
+    MTLFunctionConstantValues, MTLLanguageVersion, MTLLibrary, MTLMathMode, MTLPipelineOption,
+};
+
+use super::describe;
+use crate::device::{
+    CompileOptions, ConstantValue, Error, FunctionConstants, LanguageVersion, MathMode, Pipeline, Result,
+};
+
+/// Compiled MSL.
+#[derive(Clone)]
+pub struct ObjcLibrary {
+    raw: Retained<ProtocolObject<dyn MTLLibrary>>,
+    label: Arc<str>,
+}
+
+impl ObjcLibrary {
+    pub(super) fn from_source(
+        device: &ProtocolObject<dyn MTLDevice>,
+        label: &str,
+        source: &str,
+        options: &CompileOptions,
+    ) -> Result<Self> {
+        autoreleasepool(|_| {
+            let options = compile_options(options);
+            let source = NSString::from_str(source);
+            // Warnings come as an error object beside a library and are dropped, as by Apple's own binding.
+            Self::new(label, device.newLibraryWithSource_options_error(&source, Some(&options)))
+        })
+    }
+
+    pub(super) fn from_data(
+        device: &ProtocolObject<dyn MTLDevice>,
+        label: &str,
+        data: &[u8],
+    ) -> Result<Self> {
+        autoreleasepool(|_| {
+            Self::new(label, device.newLibraryWithData_error(&DispatchData::from_bytes(data)))
+        })
+    }
+
+    fn new(
+        label: &str,
+        library: std::result::Result<Retained<ProtocolObject<dyn MTLLibrary>>, Retained<NSError>>,
+    ) -> Result<Self> {
+        let raw = library.map_err(|error| Error::Compile {
+            label: label.to_owned(),
+            diagnostics: error.localizedDescription().to_string(),
+        })?;
+        raw.setLabel(Some(&NSString::from_str(label)));
+        Ok(Self { raw, label: label.into() })
+    }
+
+    pub(super) fn pipeline(
+        &self,
+        device: &ProtocolObject<dyn MTLDevice>,
+        name: &str,
+        constants: &FunctionConstants,
+    ) -> Result<ObjcPipeline> {
+        autoreleasepool(|_| {
+            let ns_name = NSString::from_str(name);
+            if !self.raw.functionNames().iter().any(|known| known == ns_name) {
+                return Err(Error::KernelNotFound { name: name.to_owned(), library: self.label.to_string() });
+            }
+            let refused = |error: Retained<NSError>| Error::FunctionConstant {
+                kernel: name.to_owned(),
+                reason: describe(&error),
+            };
+            let values = constant_values(constants);
+            let function =
+                self.raw.newFunctionWithName_constantValues_error(&ns_name, &values).map_err(refused)?;
+            let mut reflection = None;
+            // SAFETY: binding information is one of the reflections that a compute pipeline has.
+            let raw = unsafe {
+                device.newComputePipelineStateWithFunction_options_reflection_error(
+                    &function,
+                    MTLPipelineOption::BindingInfo,
+                    Some(&mut reflection),
+                )
+            }
+            .map_err(|error| Error::Compile {
+                label: format!("{}/{name}", self.label),
+                diagnostics: describe(&error),
+            })?;
+            let bindings = reflection.map(|reflection| reflection.bindings());
+            let parameters = bindings
+                .iter()
+                .flat_map(|bindings| bindings.iter())
+                .filter_map(|binding| parameter(&binding));
+            Ok(ObjcPipeline {
+                shared: Arc::new(Shared {
+                    name: name.to_owned(),
+                    max_threads: raw.maxTotalThreadsPerThreadgroup(),
+                    simd_width: raw.threadExecutionWidth(),
+                    static_memory: raw.staticThreadgroupMemoryLength(),
+                    parameters: parameters.collect(),
+                    raw,
+                }),
+            })
+        })
+    }
+}
+
+fn compile_options(options: &CompileOptions) -> Retained<MTLCompileOptions> {
+    let raw = MTLCompileOptions::new();
+    raw.setLanguageVersion(match options.version {
+        LanguageVersion::V2_4 => MTLLanguageVersion::Version2_4,
+        LanguageVersion::V3_0 => MTLLanguageVersion::Version3_0,
+        LanguageVersion::V3_1 => MTLLanguageVersion::Version3_1,
+        LanguageVersion::V3_2 => MTLLanguageVersion::Version3_2,
+    });
+    if available!(macos = 15.0) {
+        raw.setMathMode(match options.math {
+            MathMode::Fast => MTLMathMode::Fast,
+            MathMode::Safe => MTLMathMode::Safe,
+        });
+    } else {
+        #[expect(deprecated, reason = "all that systems before macOS 15 have")]
+        raw.setFastMathEnabled(options.math == MathMode::Fast);
+    }
+    let names: Vec<_> = options.macros.keys().map(|name| NSString::from_str(name)).collect();
+    let names: Vec<&NSString> = names.iter().map(|name| &**name).collect();
+    let values: Vec<Retained<NSObject>> =
+        options.macros.values().map(|value| Retained::into_super(NSString::from_str(value))).collect();
+    let macros = NSDictionary::from_retained_objects(&names, &values);
+    // SAFETY: names and values are strings, as the property wants them.
+    unsafe { raw.setPreprocessorMacros(Some(&macros)) };
+    raw
+}
+
+fn constant_values(constants: &FunctionConstants) -> Retained<MTLFunctionConstantValues> {
+    let raw = MTLFunctionConstantValues::new();
+    for (index, value) in constants.iter() {
+        let kind = match value {
+            ConstantValue::Bool(_) => MTLDataType::Bool,
+            ConstantValue::I8(_) => MTLDataType::Char,
+            ConstantValue::U8(_) => MTLDataType::UChar,
+            ConstantValue::I16(_) => MTLDataType::Short,
+            ConstantValue::U16(_) => MTLDataType::UShort,
+            ConstantValue::I32(_) => MTLDataType::Int,
+            ConstantValue::U32(_) => MTLDataType::UInt,
+            ConstantValue::I64(_) => MTLDataType::Long,
+            ConstantValue::U64(_) => MTLDataType::ULong,
+            ConstantValue::F32(_) => MTLDataType::Float,
+            ConstantValue::F16(_) => MTLDataType::Half,
+        };
+        // Low end first, so that a narrow value's bytes are the first ones.
+        let mut bits = value.bits().to_le_bytes();
+        // SAFETY: the value is copied in the call, and no type above is longer than the eight bytes.
+        unsafe { raw.setConstantValue_type_atIndex(NonNull::from(&mut bits).cast(), kind, index as usize) };
+    }
+    raw
+}
+
+/// A parameter that a kernel reads through, as the compiler found it.
+pub(super) struct Parameter {
+    pub name: String,
+    pub slot: usize,
+    pub is_threadgroup: bool,
+    /// Bytes of the pointed-to type.
+    pub size: usize,
+}
+
+fn parameter(binding: &ProtocolObject<dyn MTLBinding>) -> Option<Parameter> {
+    let kind = binding.r#type();
+    let is_threadgroup = kind == MTLBindingType::ThreadgroupMemory;
+    if !binding.isUsed() || !binding.isArgument() || !(is_threadgroup || kind == MTLBindingType::Buffer) {
+        return None;
+    }
+    let size: usize = if is_threadgroup {
+        0
+    } else {
+        // SAFETY: a binding of this type conforms to `MTLBufferBinding`, whose property this is.
+        unsafe { msg_send![binding, bufferDataSize] }
+    };
+    Some(Parameter { name: binding.name().to_string(), slot: binding.index(), is_threadgroup, size })
+}
+
+/// One kernel with its function constants.
+#[derive(Clone)]
+pub struct ObjcPipeline {
+    pub(super) shared: Arc<Shared>,
+}
+
+pub(super) struct Shared {
+    pub raw: Retained<ProtocolObject<dyn MTLComputePipelineState>>,
+    pub name: String,
+    pub parameters: Vec<Parameter>,
+    /// Bytes of threadgroup memory that the kernel declares itself.
+    pub static_memory: usize,
+    max_threads: usize,
+    simd_width: usize,
+}
+
+impl Pipeline for ObjcPipeline {
+    fn name(&self) -> &str {
+        &self.shared.name
+    }
+
+    fn max_threads_per_threadgroup(&self) -> usize {
+        self.shared.max_threads
+    }
+
+    fn simd_width(&self) -> usize {
+        self.shared.simd_width
+    }
+}

@@ -1,0 +1,272 @@
+//! Apple's Metal API as a [`Device`](super::Device).
+//!
+//! Thin on purpose: each method is the Metal call of the same name, with the checks that Metal's validation layer
+//! would make, since without them a wrong call ends the process or faults on the GPU. What to launch, when and how
+//! often is not decided here.
+//!
+//! Metal's objects may be used from any thread, except that encoders and open command buffers belong to one thread
+//! at a time; objc2 says so in the traits of its types, and nothing here widens them. Methods that return
+//! autoreleased objects are called inside a pool, since threads of Rust have none.
+
+mod encoder;
+mod library;
+mod queue;
+
+use std::ffi::c_void;
+use std::path::Path;
+use std::ptr::{self, NonNull};
+use std::sync::Arc;
+
+use objc2::available;
+use objc2::rc::{Retained, autoreleasepool};
+use objc2::runtime::{AnyObject, ProtocolObject};
+use objc2_foundation::{NSError, NSString, NSURL};
+use objc2_metal::{
+    MTLBuffer, MTLCaptureDescriptor, MTLCaptureDestination, MTLCaptureManager, MTLCommandQueue,
+    MTLCreateSystemDefaultDevice, MTLDevice, MTLGPUFamily, MTLResidencySet, MTLResidencySetDescriptor,
+    MTLResource, MTLResourceOptions,
+};
+
+pub use encoder::{ObjcCommandBuffer, ObjcEncoder};
+pub use library::{ObjcLibrary, ObjcPipeline};
+pub use queue::{ObjcQueue, ObjcSubmission};
+
+use super::{
+    Buffer, Capabilities, CompileOptions, Device, Error, FunctionConstants, Limits, Result, Size, checks,
+};
+
+// `MTLCreateSystemDefaultDevice` finds no device in a program that does not link CoreGraphics.
+#[link(name = "CoreGraphics", kind = "framework")]
+unsafe extern "C" {}
+
+/// The Mac's GPU. A clone is another handle on it.
+#[derive(Clone)]
+pub struct ObjcDevice {
+    raw: Retained<ProtocolObject<dyn MTLDevice>>,
+    name: String,
+    limits: Limits,
+    capabilities: Capabilities,
+}
+
+impl ObjcDevice {
+    /// The system's default GPU.
+    ///
+    /// # Errors
+    /// [`Error::Device`] on a machine without one that Metal supports.
+    pub fn system_default() -> Result<Self> {
+        let raw = MTLCreateSystemDefaultDevice()
+            .ok_or_else(|| Error::Device("Metal finds no GPU on this machine".to_owned()))?;
+        let newest = [
+            (MTLGPUFamily::Apple10, 10),
+            (MTLGPUFamily::Apple9, 9),
+            (MTLGPUFamily::Apple8, 8),
+            (MTLGPUFamily::Apple7, 7),
+        ]
+        .into_iter()
+        .find_map(|(family, number)| raw.supportsFamily(family).then_some(number));
+        let gpu_family = newest.unwrap_or(0);
+        let threads = raw.maxThreadsPerThreadgroup();
+        let limits = Limits {
+            max_buffer_length: raw.maxBufferLength(),
+            max_threadgroup_memory: raw.maxThreadgroupMemoryLength(),
+            max_threads_per_threadgroup: threads.width,
+            max_threadgroup_size: Size::new(threads.width, threads.height, threads.depth),
+            recommended_working_set: usize::try_from(raw.recommendedMaxWorkingSetSize())
+                .unwrap_or(usize::MAX),
+            ..Limits::default()
+        };
+        let capabilities = Capabilities {
+            gpu_family,
+            simdgroup_matrix: gpu_family >= 7,
+            // The type is part of the language from 3.1 on, which came with macOS 14.
+            bfloat: gpu_family >= 7 && available!(macos = 14.0),
+            simd_reductions: gpu_family >= 7,
+            // Metal does not tell.
+            gpu_cores: None,
+        };
+        let name = raw.name().to_string();
+        Ok(Self { raw, name, limits, capabilities })
+    }
+
+    fn wrap(
+        &self,
+        label: &str,
+        length: usize,
+        raw: Option<Retained<ProtocolObject<dyn MTLBuffer>>>,
+    ) -> Result<ObjcBuffer> {
+        let raw =
+            raw.ok_or_else(|| Error::Device(format!("buffer '{label}': no memory for {length} bytes")))?;
+        raw.setLabel(Some(&NSString::from_str(label)));
+        Ok(ObjcBuffer { contents: raw.contents().cast(), raw, label: label.into(), length })
+    }
+}
+
+/// Host and GPU see the same memory; Metal orders the commands that touch it.
+const SHARED: MTLResourceOptions = MTLResourceOptions::StorageModeShared;
+
+impl Device for ObjcDevice {
+    type Buffer = ObjcBuffer;
+    type Library = ObjcLibrary;
+    type Pipeline = ObjcPipeline;
+    type Queue = ObjcQueue;
+
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn limits(&self) -> &Limits {
+        &self.limits
+    }
+
+    fn capabilities(&self) -> &Capabilities {
+        &self.capabilities
+    }
+
+    fn new_buffer(&self, label: &str, length: usize) -> Result<ObjcBuffer> {
+        self.limits.check_buffer_length(label, length)?;
+        self.wrap(label, length, self.raw.newBufferWithLength_options(length, SHARED))
+    }
+
+    unsafe fn new_buffer_no_copy(
+        &self,
+        label: &str,
+        memory: NonNull<u8>,
+        length: usize,
+    ) -> Result<ObjcBuffer> {
+        self.limits.check_no_copy(label, memory.as_ptr() as usize, length)?;
+        // SAFETY: the range is aligned to pages, and the caller vouches that it outlives the buffer and everything
+        // submitted with it. Without a deallocator Metal never frees it.
+        let raw = unsafe {
+            self.raw.newBufferWithBytesNoCopy_length_options_deallocator(
+                memory.cast::<c_void>(),
+                length,
+                SHARED,
+                None,
+            )
+        };
+        self.wrap(label, length, raw)
+    }
+
+    fn new_library(&self, label: &str, source: &str, options: &CompileOptions) -> Result<ObjcLibrary> {
+        ObjcLibrary::from_source(&self.raw, label, source, options)
+    }
+
+    fn new_library_with_data(&self, label: &str, data: &[u8]) -> Result<ObjcLibrary> {
+        ObjcLibrary::from_data(&self.raw, label, data)
+    }
+
+    fn new_pipeline(
+        &self,
+        library: &ObjcLibrary,
+        name: &str,
+        constants: &FunctionConstants,
+    ) -> Result<ObjcPipeline> {
+        library.pipeline(&self.raw, name, constants)
+    }
+
+    fn new_queue(&self, label: &str) -> Result<ObjcQueue> {
+        ObjcQueue::new(&self.raw, label, &self.limits)
+    }
+
+    fn make_resident(&self, queue: &ObjcQueue, buffers: &[ObjcBuffer]) -> Result<()> {
+        if !available!(macos = 15.0) {
+            return Ok(());
+        }
+        autoreleasepool(|_| {
+            let set = self
+                .raw
+                .newResidencySetWithDescriptor_error(&MTLResidencySetDescriptor::new())
+                .map_err(|error| Error::Device(format!("residency set: {}", describe(&error))))?;
+            for buffer in buffers {
+                set.addAllocation(ProtocolObject::from_ref(&*buffer.raw));
+            }
+            set.commit();
+            set.requestResidency();
+            // The queue retains the set, and with it the buffers.
+            queue.raw.addResidencySet(&set);
+            Ok(())
+        })
+    }
+
+    fn start_capture(&self, path: &Path) -> Result<()> {
+        autoreleasepool(|_| {
+            let descriptor = MTLCaptureDescriptor::new();
+            descriptor.setDestination(MTLCaptureDestination::GPUTraceDocument);
+            let url = NSURL::fileURLWithPath(&NSString::from_str(&path.to_string_lossy()));
+            descriptor.setOutputURL(Some(&url));
+            let object: &AnyObject = self.raw.as_ref();
+            // SAFETY: a device is one of the objects that can be captured. The manager is a singleton of the
+            // process that may be used from every thread.
+            let started = unsafe {
+                descriptor.setCaptureObject(Some(object));
+                MTLCaptureManager::sharedCaptureManager().startCaptureWithDescriptor_error(&descriptor)
+            };
+            started.map_err(|error| {
+                let (path, reason) = (path.display(), describe(&error));
+                Error::Device(format!("capture to {path}: {reason} (is MTL_CAPTURE_ENABLED=1 set?)"))
+            })
+        })
+    }
+
+    fn stop_capture(&self) {
+        // SAFETY: as in `start_capture`.
+        let manager = unsafe { MTLCaptureManager::sharedCaptureManager() };
+        if manager.isCapturing() {
+            manager.stopCapture();
+        }
+    }
+}
+
+/// What an error of Apple's frameworks says, with where it comes from.
+fn describe(error: &NSError) -> String {
+    format!("{} ({} {})", error.localizedDescription(), error.domain(), error.code())
+}
+
+/// Memory that host and GPU share.
+#[derive(Clone)]
+pub struct ObjcBuffer {
+    raw: Retained<ProtocolObject<dyn MTLBuffer>>,
+    label: Arc<str>,
+    contents: NonNull<u8>,
+    length: usize,
+}
+
+// SAFETY: the object is one of Metal's resources, which Apple documents as usable from every thread, and the address
+// is that of its memory, plain bytes. Who may touch them when is the contract of `Buffer::contents`.
+unsafe impl Send for ObjcBuffer {}
+// SAFETY: as above.
+unsafe impl Sync for ObjcBuffer {}
+
+impl ObjcBuffer {
+    fn check_range(&self, offset: usize, length: usize) -> Result<()> {
+        checks::buffer_range(&self.label, self.length, offset, length)
+    }
+}
+
+impl Buffer for ObjcBuffer {
+    fn length(&self) -> usize {
+        self.length
+    }
+
+    fn label(&self) -> &str {
+        &self.label
+    }
+
+    fn contents(&self) -> NonNull<u8> {
+        self.contents
+    }
+
+    fn read(&self, offset: usize, out: &mut [u8]) -> Result<()> {
+        self.check_range(offset, out.len())?;
+        // SAFETY: the range was checked, and `out` is memory of its own.
+        unsafe { ptr::copy_nonoverlapping(self.contents.as_ptr().add(offset), out.as_mut_ptr(), out.len()) };
+        Ok(())
+    }
+
+    fn write(&self, offset: usize, data: &[u8]) -> Result<()> {
+        self.check_range(offset, data.len())?;
+        // SAFETY: the range was checked, and `data` is memory of its own.
+        unsafe { ptr::copy_nonoverlapping(data.as_ptr(), self.contents.as_ptr().add(offset), data.len()) };
+        Ok(())
+    }
+}

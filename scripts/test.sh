@@ -1,7 +1,7 @@
 #!/bin/sh
 # Runs every test: fetches the real models once (about 850 MB, kept in the user's cache), then the debug and release
 # test suites, and the aarch64 kernels under emulation where the tools for it are. Needs Rust, Python 3 with pip, and a C
-# compiler; scripts/test-aarch64.sh says what the aarch64 tests need.
+# compiler; scripts/test-aarch64.sh says what the aarch64 tests need, scripts/check-macos.sh what the macOS check does.
 #
 #   scripts/test.sh            all of it
 #   scripts/test.sh release    the release suite only (quicker)
@@ -74,6 +74,11 @@ if ! uname -m | grep -qx "aarch64\|arm64"; then
     else
         echo "NOT RUN aarch64 tests, $missing" >> "$summary"
     fi
+fi
+if missing=$(scripts/check-macos.sh prepare); then
+    stage "macOS: the Metal device" scripts/check-macos.sh
+else
+    echo "NOT RUN macOS check, $missing" >> "$summary"
 fi
 stage "formatting" cargo fmt --all --check
 stage "lints" cargo clippy --locked --workspace --all-targets -- -D warnings

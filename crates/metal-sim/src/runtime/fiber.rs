@@ -44,7 +44,7 @@ pub(super) unsafe extern "sysv64" fn switch(save: *mut *mut c_void, to: *mut c_v
 }
 
 /// Continues on the stack that the stack pointer is at already: where a signal handler sends a faulty kernel.
-#[cfg(target_arch = "x86_64")]
+#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 #[unsafe(naked)]
 pub(super) unsafe extern "sysv64" fn resume() {
     std::arch::naked_asm!(
@@ -91,7 +91,7 @@ pub(super) unsafe extern "C" fn switch(save: *mut *mut c_void, to: *mut c_void) 
 }
 
 /// Continues on the stack that the stack pointer is at already: where a signal handler sends a faulty kernel.
-#[cfg(target_arch = "aarch64")]
+#[cfg(all(target_arch = "aarch64", target_os = "linux"))]
 #[unsafe(naked)]
 pub(super) unsafe extern "C" fn resume() {
     std::arch::naked_asm!(

@@ -30,6 +30,7 @@ mod device;
 mod error;
 mod forward;
 mod generate;
+mod levers;
 mod load;
 mod pages;
 mod repack;

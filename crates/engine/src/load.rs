@@ -1,5 +1,6 @@
 //! Opening a model: the file, its weights on a device, and the KV cache.
 
+use crate::levers::{Levers, gpu_cache_type};
 use crate::pages::PagePool;
 use crate::repack::RepackCache;
 use crate::{Device, Error, Sequence};
@@ -59,7 +60,8 @@ pub struct LoadOptions {
     /// Threads; by default one per physical core that the process may use. Taken exactly as given: more threads than
     /// processors make every forward many times slower, since each operation waits for all of them.
     pub threads: Option<usize>,
-    /// Element type of the KV cache; by default f16, or f32 where activations are.
+    /// Element type of the KV cache; by default `SMELT_CACHE_TYPE`, else, on the CPU, f16, or f32 where activations are,
+    /// and on a GPU f16 for models with many columns of keys, f32 for small ones.
     pub cache: Option<DType>,
     /// Whether activations are quantised before products (the CPU's default) or left in f32.
     pub activations: Option<Activations>,
@@ -112,6 +114,7 @@ pub struct Engine {
     pub(crate) tokenizer: Arc<Tokenizer>,
     pub(crate) scheduler: Scheduler,
     pub(crate) participation: Participation,
+    levers: Levers,
     pub(crate) pools: Vec<PagePool>,
     pub(crate) cache: CacheParams,
     pub(crate) context: usize,
@@ -187,7 +190,11 @@ impl Engine {
         let mut cpu = CpuBackend::new(cpu_options)
             .map_err(|error| Error::Device { name: "cpu".into(), message: error.to_string() })?;
         let context = options.context.unwrap_or(model.context_length().min(DEFAULT_CONTEXT));
-        let cache_type = options.cache.unwrap_or(match cpu.activations() {
+        let levers = Levers::from_environment()?;
+        let cache_type = options.cache.or(levers.cache).unwrap_or_else(|| match cpu.activations() {
+            _ if !accelerators.is_empty() => {
+                gpu_cache_type(model.cache_cols().map(|(_, key_columns, _)| key_columns).sum())
+            }
             Activations::F32 => DType::F32,
             Activations::Quantized => DType::F16,
         });
@@ -229,6 +236,9 @@ impl Engine {
         let parts: Vec<Bytes> = (0..file.parts().len())
             .map(|part| Bytes::from_owner(MappedPart { file: Arc::clone(&file), part }))
             .collect();
+        for part in &parts {
+            scheduler.register_part(part)?;
+        }
         let total = model.weights().len();
         for (done, weight) in model.weights().iter().enumerate() {
             progress(done, total);
@@ -255,6 +265,7 @@ impl Engine {
             tokenizer: Arc::new(tokenizer),
             scheduler,
             participation: wanted,
+            levers,
             pools,
             cache,
             context,
@@ -320,8 +331,8 @@ impl Engine {
             max_pages: self.max_pages,
             cache: self.cache.clone(),
             participation: self.participation.clone(),
-            fuse_qkv: fused,
-            fuse_ffn: fused,
+            fuse_qkv: fused && !self.levers.no_fuse_qkv,
+            fuse_ffn: fused && !self.levers.no_fuse_ffn,
         }
     }
 
@@ -348,6 +359,11 @@ impl Engine {
     /// The device that runs the model.
     pub fn device(&self) -> &str {
         self.participation.accelerators.first().map_or("cpu", String::as_str)
+    }
+
+    /// What each backend counted since the model was loaded, by name, in order of priority: dispatches, barriers, bytes.
+    pub fn counters(&self) -> Vec<(&str, Vec<(&'static str, u64)>)> {
+        self.scheduler.counters()
     }
 
     /// What happened at load that a user should know, a line each, and that was no reason to fail.

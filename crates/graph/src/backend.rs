@@ -139,6 +139,15 @@ pub trait Backend: Send {
     /// scheduler does at a rebuild, when all work is done.
     fn alloc_fresh(&mut self, bytes: usize) -> Result<BufferId, BackendError>;
 
+    /// Told of the bytes of a file, or of one of its parts, before the weights that lie in it are registered: the place
+    /// to map it as a whole, so that they need not be copied. The bytes stay where they are while a clone of `part` does.
+    ///
+    /// # Errors
+    /// Only what makes the backend unusable: a part that cannot be mapped is none.
+    fn register_part(&mut self, _part: &Bytes) -> Result<(), BackendError> {
+        Ok(())
+    }
+
     /// Makes a weight available under its name in the file. Registering a name again replaces it.
     fn register_weight(&mut self, name: &str, data: WeightData) -> Result<(), BackendError>;
 
@@ -148,6 +157,11 @@ pub trait Backend: Send {
     /// Bytes of copies that the backend has made of weights, in an order of its own.
     fn packed_bytes(&self) -> usize {
         0
+    }
+
+    /// Numbers that tell what the backend did since its start, by name: dispatches, barriers, bytes.
+    fn counters(&self) -> Vec<(&'static str, u64)> {
+        Vec::new()
     }
 
     /// Creates a persistent region, filled with zeros.

@@ -177,6 +177,11 @@ impl Scheduler {
         self.backends.iter().map(|backend| backend.packed_bytes()).sum()
     }
 
+    /// What each backend counted since its start, by its name, in order of priority.
+    pub fn counters(&self) -> Vec<(&str, Vec<(&'static str, u64)>)> {
+        self.backends.iter().map(|backend| (backend.name(), backend.counters())).collect()
+    }
+
     /// The names of the backends, in order of priority.
     pub fn backends(&self) -> impl Iterator<Item = &str> {
         self.backends.iter().map(|backend| backend.name())

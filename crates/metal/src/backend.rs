@@ -1,35 +1,47 @@
-//! The backend: memory, encoding, submission.
+//! The backend: what the graph asks of it.
 
 use crate::Error;
 use crate::capability;
-use crate::device::{Buffer, Device, MathMode, Submission};
+use crate::device::{Buffer, Device, MathMode};
+use crate::error::backend_error;
+use crate::fusion::{Fusion, Held};
 use crate::ops::{self, Kernels};
-use crate::pass::Pass;
-use crate::pipelines::{Loader, Pipelines};
+use crate::pass::{Pass, invariant};
+use crate::pipelines::{Loader, PipelineId, Pipelines};
 use crate::pool::Pool;
-use crate::recorder::{Counts, Recorder};
+use crate::profile::Profile;
+use crate::recorder::{Counts, Recorder, SubmissionOf};
 use crate::states::States;
 use crate::switches::Switches;
 use crate::tables::RopeTables;
+use crate::tensor::{Memory, Slice};
+use crate::trace::Trace;
+use crate::warmup;
 use crate::weights::{WeightBytes, Weights};
 use bytes::Bytes;
 use graph::{
-    Backend, BackendError, BufferId, FusedOp, Graph, NodeCall, NodeId, Op, OpQuery, StateId, StatePart,
+    Backend, BackendError, BufferId, FusedOp, Graph, NodeCall, NodeId, OpQuery, StateId, StatePart,
     StateSpec, WeightData,
 };
+use std::path::Path;
+use std::time::{Duration, Instant};
 
 /// How to start the backend.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MetalOptions {
     /// The backend's name, as in `--device`.
     pub name: &'static str,
+    /// How long a submission may take, unless the switches say otherwise.
+    pub timeout: Duration,
     /// What the environment asks for.
     pub switches: Switches,
 }
 
+/// How long a GPU that draws a screen besides may take for a submission.
+pub const TIMEOUT: Duration = Duration::from_secs(10);
+
 /// Everything that encoding needs, beside the kernels.
 pub(crate) struct Core<D: Device> {
-    pub device: D,
     pub pipelines: Pipelines<D>,
     pub recorder: Recorder<D::Buffer>,
     pub pool: Pool<D::Buffer>,
@@ -37,17 +49,30 @@ pub(crate) struct Core<D: Device> {
     pub states: States<D::Buffer>,
     pub tables: RopeTables<D::Buffer>,
     pub switches: Switches,
+    pub device: D,
 }
 
 /// Runs graphs on a Metal device. Executing a node only records it; [`synchronize`](Backend::synchronize) submits what
 /// was recorded, as one command buffer with one concurrent encoder, and waits for it.
+///
+/// It alone owns its queue: nobody else's work stands between two of its command buffers.
 pub struct MetalBackend<D: Device> {
-    name: &'static str,
-    core: Core<D>,
+    pub(crate) name: &'static str,
+    pub(crate) core: Core<D>,
+    pub(crate) queue: D::Queue,
+    pub(crate) timeout: Duration,
     kernels: Kernels,
-    queue: D::Queue,
+    warm_up: PipelineId,
+    fusion: Fusion,
+    held: Vec<Held>,
+    pub(crate) profile: Profile,
+    pub(crate) trace: Option<Trace<D::Buffer>>,
+    /// The first touch of mapped weights, under way.
+    pub(crate) warming: Vec<SubmissionOf<D>>,
+    /// Work that had not ended when its deadline passed: it may still touch the memory that it was given.
+    pub(crate) hung: Vec<SubmissionOf<D>>,
     /// The first error of the device: after it, nothing that is on the device can be trusted.
-    failed: Option<String>,
+    pub(crate) failed: Option<String>,
 }
 
 impl<D: Device> MetalBackend<D> {
@@ -58,10 +83,17 @@ impl<D: Device> MetalBackend<D> {
     pub fn new(device: D, options: MetalOptions) -> Result<MetalBackend<D>, Error> {
         let switches = options.switches;
         let math = if switches.strict { MathMode::Safe } else { MathMode::Fast };
-        let mut loader = Loader::new(&device, math);
+        let prebuilt = switches.library.as_deref().map(|path| prebuilt(&device, path)).transpose()?;
+        let mut loader = Loader::new(&device, math, prebuilt);
         let kernels = Kernels::load(&mut loader)?;
+        let warm_up = warmup::load(&mut loader)?;
         let pipelines = loader.finish();
         let queue = device.new_queue(options.name)?;
+        if let Some(path) = &switches.capture {
+            device.start_capture(path)?;
+        }
+        let trace = switches.trace.as_deref().map(Trace::new);
+        let timeout = switches.timeout.unwrap_or(options.timeout);
         let core = Core {
             pipelines,
             recorder: Recorder::new(switches.serial),
@@ -69,10 +101,24 @@ impl<D: Device> MetalBackend<D> {
             weights: Weights::new(switches.weight_copy),
             states: States::new(),
             tables: RopeTables::new(),
-            device,
             switches,
+            device,
         };
-        Ok(MetalBackend { name: options.name, core, kernels, queue, failed: None })
+        Ok(MetalBackend {
+            name: options.name,
+            core,
+            queue,
+            timeout,
+            kernels,
+            warm_up,
+            fusion: Fusion::default(),
+            held: Vec::new(),
+            profile: Profile::default(),
+            trace,
+            warming: Vec::new(),
+            hung: Vec::new(),
+            failed: None,
+        })
     }
 
     /// The device.
@@ -95,32 +141,107 @@ impl<D: Device> MetalBackend<D> {
         self.core.weights.bytes()
     }
 
-    /// Maps a part of a model's file, so that the weights in it need not be copied. Whether the device could.
-    pub fn add_part(&mut self, part: &Bytes) -> bool {
-        self.core.weights.add_part(&self.core.device, part).is_some()
+    /// The times that `SMELT_OP_PROFILE` and `SMELT_METAL_PHASE_PROFILE` measured, as tables.
+    pub fn profile(&self) -> String {
+        self.profile.report()
     }
 
     /// An error once the device has failed.
     fn healthy(&self) -> Result<(), BackendError> {
         match &self.failed {
             None => Ok(()),
-            Some(first) => Err(BackendError::Device(format!("unhealthy since: {first}"))),
+            Some(first) => Err(BackendError::Device(format!(
+                "'{}' takes no more work since it failed: {first}",
+                self.name
+            ))),
         }
     }
 
-    /// Submits what was recorded and waits.
-    fn submit(&mut self) -> Result<(), BackendError> {
-        let submitted = self.core.recorder.submit(&self.queue, &self.core.pipelines, self.name);
-        let done = submitted.and_then(|submission| match submission {
-            None => Ok(()),
-            Some(submission) => submission.wait(self.core.switches.timeout).map(|_| ()),
-        });
-        done.map_err(|error| {
-            let message = error.to_string();
-            self.failed = Some(message.clone());
-            BackendError::Device(message)
-        })
+    /// Touches mapped weights once, without waiting for it.
+    fn warm_up(&mut self, part: &Memory<D::Buffer>) -> Result<(), BackendError> {
+        let core = &self.core;
+        let length = part.buffer().length();
+        let failed = |error| backend_error(error, "warm-up of the weights", length);
+        let submission =
+            warmup::submit(&core.device, &self.queue, &core.pipelines, self.warm_up, part.buffer(), length);
+        self.warming.push(submission.map_err(failed)?);
+        Ok(())
     }
+
+    /// Encodes a node with those that were held for it.
+    fn encode(&mut self, call: &NodeCall<'_>) -> Result<(), BackendError> {
+        if let Some(last) = self.fusion.holds(call.id) {
+            let held = Held { id: call.id, inputs: call.inputs.to_vec(), output: call.output };
+            self.held.push(held);
+            // Traces show every value, so nothing is held for them.
+            debug_assert!(last > call.id, "a chain ends after its nodes");
+            return Ok(());
+        }
+        let held = std::mem::take(&mut self.held);
+        if let Some(stray) = held.iter().find(|held| self.fusion.holds(held.id) != Some(call.id)) {
+            let expected = format!("the last node of the chain of node {}", stray.id.0);
+            return Err(invariant("order of nodes", expected, format!("node {}", call.id.0)));
+        }
+        let mut pass = Pass::new(call, &mut self.core, &self.kernels);
+        if held.is_empty() { ops::encode(&mut pass) } else { ops::encode_chain(&mut pass, &held) }
+    }
+
+    /// Copies the node's value aside, for the trace.
+    fn capture(&mut self, call: &NodeCall<'_>) -> Result<(), BackendError> {
+        let Some(trace) = self.trace.as_mut().filter(|_| call.output.bytes() > 0) else { return Ok(()) };
+        let core = &mut self.core;
+        let bytes = call.output.bytes();
+        let value = Pass::new(call, core, &self.kernels).output()?;
+        let failed = |error| backend_error(error, "a copy for the trace", bytes);
+        let copy = Memory::new(core.device.new_buffer("trace", bytes).map_err(failed)?);
+        let copy = Slice { memory: copy, offset: 0, length: bytes };
+        core.recorder.copy(value.slice.clone(), copy.clone());
+        trace.add(call.epoch, call.id.0, &call.node.label, &value, copy);
+        Ok(())
+    }
+
+    /// Drops what was recorded and not submitted.
+    fn discard(&mut self) {
+        self.core.recorder.clear();
+        self.held.clear();
+        if let Some(trace) = &mut self.trace {
+            trace.clear();
+        }
+    }
+
+    /// Memory that the host may touch now: nothing that waits for submission uses it.
+    fn idle(&self, slice: &Slice<D::Buffer>) -> Result<(), BackendError> {
+        if self.core.recorder.uses(slice.memory.id()) {
+            return Err(invariant("access by the host", "memory whose work is done", "work that is pending"));
+        }
+        Ok(())
+    }
+
+    fn read(&self, slice: &Slice<D::Buffer>, dst: &mut [u8]) -> Result<(), BackendError> {
+        self.healthy()?;
+        self.idle(slice)?;
+        slice.memory.buffer().read(slice.offset, dst).map_err(|error| BackendError::Device(error.to_string()))
+    }
+
+    fn write(&self, slice: &Slice<D::Buffer>, src: &[u8]) -> Result<(), BackendError> {
+        self.healthy()?;
+        self.idle(slice)?;
+        slice
+            .memory
+            .buffer()
+            .write(slice.offset, src)
+            .map_err(|error| BackendError::Device(error.to_string()))
+    }
+}
+
+/// The library that `SMELT_METALLIB_FILE` names.
+fn prebuilt<D: Device>(device: &D, path: &Path) -> Result<D::Library, Error> {
+    let data = std::fs::read(path).map_err(|error| Error::Environment {
+        variable: "SMELT_METALLIB_FILE",
+        expected: "a file that can be read",
+        found: format!("{}: {error}", path.display()),
+    })?;
+    Ok(device.new_library_with_data(&path.display().to_string(), &data)?)
 }
 
 impl<D: Device> Backend for MetalBackend<D> {
@@ -129,7 +250,7 @@ impl<D: Device> Backend for MetalBackend<D> {
     }
 
     fn supports_op(&self, query: &OpQuery<'_>) -> bool {
-        self.failed.is_none() && capability::supports(query)
+        capability::supports(query)
     }
 
     fn supports_fused(&self, fused: FusedOp) -> bool {
@@ -148,6 +269,13 @@ impl<D: Device> Backend for MetalBackend<D> {
         self.core.pool.alloc_fresh(&self.core.device, bytes)
     }
 
+    fn register_part(&mut self, part: &Bytes) -> Result<(), BackendError> {
+        let Some(memory) = self.core.weights.add_part(&self.core.device, part) else { return Ok(()) };
+        // Only a matter of speed: without it, the first submission after a pause pays for the mapping again.
+        let _ = self.core.device.make_resident(&self.queue, std::slice::from_ref(memory.buffer()));
+        self.warm_up(&memory)
+    }
+
     fn register_weight(&mut self, name: &str, data: WeightData) -> Result<(), BackendError> {
         self.core.weights.register(&self.core.device, name, data)
     }
@@ -157,8 +285,22 @@ impl<D: Device> Backend for MetalBackend<D> {
     }
 
     fn packed_bytes(&self) -> usize {
-        let bytes = self.core.weights.bytes();
-        bytes.copied + bytes.joined
+        self.core.weights.bytes().copied
+    }
+
+    fn counters(&self) -> Vec<(&'static str, u64)> {
+        let counts = self.counts();
+        let weights = self.weight_bytes();
+        vec![
+            ("submissions", counts.submissions),
+            ("dispatches", counts.dispatches),
+            ("barriers", counts.barriers),
+            ("weight bytes read", counts.weight_bytes),
+            ("activation bytes read", counts.read_bytes),
+            ("bytes written", counts.written_bytes),
+            ("weight bytes mapped", weights.mapped as u64),
+            ("weight bytes copied", weights.copied as u64),
+        ]
     }
 
     fn alloc_state(&mut self, spec: &StateSpec) -> Result<StateId, BackendError> {
@@ -176,9 +318,8 @@ impl<D: Device> Backend for MetalBackend<D> {
         first_row: usize,
         dst: &mut [u8],
     ) -> Result<(), BackendError> {
-        self.healthy()?;
         let slice = self.core.states.rows(state, part, first_row, dst.len())?;
-        slice.memory.buffer().read(slice.offset, dst).map_err(|error| BackendError::Device(error.to_string()))
+        self.read(&slice, dst)
     }
 
     fn write_state(
@@ -188,48 +329,56 @@ impl<D: Device> Backend for MetalBackend<D> {
         first_row: usize,
         src: &[u8],
     ) -> Result<(), BackendError> {
-        self.healthy()?;
         let slice = self.core.states.rows(state, part, first_row, src.len())?;
-        slice
-            .memory
-            .buffer()
-            .write(slice.offset, src)
-            .map_err(|error| BackendError::Device(error.to_string()))
+        self.write(&slice, src)
     }
 
     fn prepare_node(&mut self, graph: &Graph, node: NodeId) -> Result<(), BackendError> {
-        let weights = match &graph.node(node).op {
-            Op::FusedQkv(op) => &op.weights[..],
-            Op::FusedFfn(op) => &op.weights[..],
-            _ => return Ok(()),
-        };
-        let infos: Vec<_> = weights.iter().map(|&id| graph.weight(id)).collect();
-        self.core.weights.join(&self.core.device, &infos)
+        // Traces show every value, so nothing is computed on the way to another.
+        let chains = if self.trace.is_some() { &[] } else { ops::CHAINS };
+        self.fusion.prepare(graph, node, chains);
+        Ok(())
     }
 
     fn execute_node(&mut self, call: &NodeCall<'_>) -> Result<(), BackendError> {
         self.healthy()?;
-        ops::encode(&mut Pass::new(call, &mut self.core, &self.kernels))
+        let start = self.core.switches.op_profile.then(Instant::now);
+        let done = self.encode(call).and_then(|()| self.capture(call));
+        if let Some(start) = start {
+            self.profile.encoded(call.node.op.name(), start.elapsed());
+        }
+        if done.is_err() {
+            // The device never sees half a split.
+            self.discard();
+        }
+        done
     }
 
     fn read_host(&mut self, buffer: BufferId, offset: usize, dst: &mut [u8]) -> Result<(), BackendError> {
-        self.healthy()?;
         let slice = self.core.pool.slice(buffer, offset, dst.len())?;
-        slice.memory.buffer().read(slice.offset, dst).map_err(|error| BackendError::Device(error.to_string()))
+        self.read(&slice, dst)
     }
 
     fn write_host(&mut self, buffer: BufferId, offset: usize, src: &[u8]) -> Result<(), BackendError> {
-        self.healthy()?;
         let slice = self.core.pool.slice(buffer, offset, src.len())?;
-        slice
-            .memory
-            .buffer()
-            .write(slice.offset, src)
-            .map_err(|error| BackendError::Device(error.to_string()))
+        self.write(&slice, src)
     }
 
     fn synchronize(&mut self) -> Result<(), BackendError> {
         self.healthy()?;
-        self.submit()
+        if let Some(held) = self.held.first() {
+            let found = format!("node {} held for a later one", held.id.0);
+            self.discard();
+            return Err(invariant("end of a split", "every chain complete", found));
+        }
+        let done = self.submit();
+        self.discard();
+        done
+    }
+}
+
+impl<D: Device> Drop for MetalBackend<D> {
+    fn drop(&mut self) {
+        self.end();
     }
 }

@@ -4,7 +4,7 @@ use crate::backend::Core;
 use crate::device::{Buffer, Capabilities, Device, Limits, Pipeline, Size};
 use crate::ops::Kernels;
 use crate::pipelines::PipelineId;
-use crate::recorder::{Dispatch, Grid};
+use crate::recorder::{Bound, Dispatch, Grid};
 use crate::switches::Switches;
 use crate::tensor::{Bindable, Slice, Tensor, Weight};
 use crate::tracker::Access;
@@ -12,6 +12,7 @@ use bytemuck::NoUninit;
 use graph::ops::RopeTable;
 use graph::{BackendError, BufferId, DType, NodeCall, Operand, Shape, StatePart, WeightId};
 use std::fmt::Display;
+use std::ops::Range;
 use std::sync::Arc;
 
 /// A broken invariant.
@@ -97,7 +98,11 @@ impl<'a, D: Device> Pass<'a, D> {
         self.operand(&self.call.output)
     }
 
-    fn operand(&self, operand: &Operand) -> Result<Tensor<D::Buffer>, BackendError> {
+    /// Any operand of the node, or of a node that is held for it.
+    ///
+    /// # Errors
+    /// As for [`Pass::input`].
+    pub fn operand(&self, operand: &Operand) -> Result<Tensor<D::Buffer>, BackendError> {
         let slice = self.core.pool.slice(operand.buffer, operand.offset, operand.bytes())?;
         Ok(Tensor { slice, dtype: operand.dtype, shape: operand.shape })
     }
@@ -109,15 +114,6 @@ impl<'a, D: Device> Pass<'a, D> {
     /// than the graph's.
     pub fn weight(&self, id: WeightId) -> Result<Weight<D::Buffer>, BackendError> {
         self.core.weights.get(self.call.graph.weight(id))
-    }
-
-    /// Several weights of one width and format as one, their rows one below the other in the order given.
-    ///
-    /// # Errors
-    /// As for [`Pass::weight`], and [`BackendError::Invariant`] if they were not joined when the graph was built.
-    pub fn joined(&self, ids: &[WeightId]) -> Result<Weight<D::Buffer>, BackendError> {
-        let infos: Vec<_> = ids.iter().map(|&id| self.call.graph.weight(id)).collect();
-        self.core.weights.joined(&infos)
     }
 
     /// One part of the state of the node's layer: all cache rows.
@@ -180,24 +176,43 @@ pub struct Launch<'p, 'a, D: Device> {
     pass: &'p mut Pass<'a, D>,
     kernel: PipelineId,
     label: String,
-    buffers: Vec<(usize, Slice<D::Buffer>, Access)>,
-    bytes: Vec<(usize, std::ops::Range<usize>)>,
+    buffers: Vec<Bound<D::Buffer>>,
+    bytes: Vec<(usize, Range<usize>)>,
     threadgroup_memory: Vec<(usize, usize)>,
 }
 
 impl<D: Device> Launch<'_, '_, D> {
     /// Binds memory that the kernel only reads. The whole range of the operand counts as read.
     pub fn reads(self, slot: usize, operand: &impl Bindable<D::Buffer>) -> Self {
-        self.bind(slot, operand, Access::Read)
+        let touched = operand.slice().length;
+        self.bind(slot, operand, Access::Read, touched)
+    }
+
+    /// The same for a kernel that reads only some bytes of the operand, which it chooses itself (rows of a table): the
+    /// dependencies are those of all of it, and the counts those of `bytes`.
+    pub fn reads_some(self, slot: usize, operand: &impl Bindable<D::Buffer>, bytes: usize) -> Self {
+        self.bind(slot, operand, Access::Read, bytes)
     }
 
     /// Binds memory that the kernel writes, or reads and writes.
     pub fn writes(self, slot: usize, operand: &impl Bindable<D::Buffer>) -> Self {
-        self.bind(slot, operand, Access::Write)
+        let touched = operand.slice().length;
+        self.bind(slot, operand, Access::Write, touched)
     }
 
-    fn bind(mut self, slot: usize, operand: &impl Bindable<D::Buffer>, access: Access) -> Self {
-        self.buffers.push((slot, operand.slice().clone(), access));
+    /// As [`reads_some`](Launch::reads_some), for rows of a cache.
+    pub fn writes_some(self, slot: usize, operand: &impl Bindable<D::Buffer>, bytes: usize) -> Self {
+        self.bind(slot, operand, Access::Write, bytes)
+    }
+
+    fn bind(
+        mut self,
+        slot: usize,
+        operand: &impl Bindable<D::Buffer>,
+        access: Access,
+        touched: usize,
+    ) -> Self {
+        self.buffers.push(Bound { slot, slice: operand.slice().clone(), access, touched });
         self
     }
 
@@ -278,12 +293,12 @@ impl<D: Device> Launch<'_, '_, D> {
                 return Err(wrong(&what, expected, range.len().to_string()));
             }
         }
-        let buffers = self.buffers.iter().map(|(slot, ..)| *slot);
+        let buffers = self.buffers.iter().map(|bound| bound.slot);
         let slots = buffers.chain(self.bytes.iter().map(|(slot, _)| *slot));
         if let Some(slot) = slots.into_iter().find(|&slot| slot >= limits.buffer_slots) {
             return Err(wrong("buffer slot", format!("below {}", limits.buffer_slots), slot.to_string()));
         }
-        for (slot, slice, _) in &self.buffers {
+        for Bound { slot, slice, .. } in &self.buffers {
             if slice.offset >= slice.memory.buffer().length() {
                 let what = format!("offset of buffer({slot})");
                 let expected = format!("below {}", slice.memory.buffer().length());

@@ -2,6 +2,7 @@
 
 use crate::device::{Capabilities, CompileOptions, Device, FunctionConstants, MathMode, Pipeline, Result};
 use crate::library::Library;
+use std::sync::Arc;
 
 /// A kernel of the registry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -40,13 +41,15 @@ impl<D: Device> Pipelines<D> {
 pub struct Loader<'d, D: Device> {
     device: &'d D,
     math: MathMode,
+    prebuilt: Option<Arc<D::Library>>,
     pipelines: Vec<D::Pipeline>,
 }
 
 impl<'d, D: Device> Loader<'d, D> {
-    /// An empty registry whose libraries are compiled with `math`, unless they ask for their own mode.
-    pub fn new(device: &'d D, math: MathMode) -> Loader<'d, D> {
-        Loader { device, math, pipelines: Vec::new() }
+    /// An empty registry whose libraries are compiled with `math`, unless they ask for their own mode. A `prebuilt`
+    /// library has the kernels of all of them, and nothing is compiled.
+    pub fn new(device: &'d D, math: MathMode, prebuilt: Option<D::Library>) -> Loader<'d, D> {
+        Loader { device, math, prebuilt: prebuilt.map(Arc::new), pipelines: Vec::new() }
     }
 
     /// What the device can do: kernels that it cannot compile are not to be asked for.
@@ -67,8 +70,13 @@ impl<'d, D: Device> Loader<'d, D> {
     /// # Errors
     /// As for [`Loader::library`].
     pub fn library_with(&mut self, library: &Library, math: MathMode) -> Result<LibraryLoader<'_, 'd, D>> {
-        let options = CompileOptions { math, ..CompileOptions::default() };
-        let compiled = self.device.new_library(library.name, &library.source(), &options)?;
+        let compiled = match &self.prebuilt {
+            Some(prebuilt) => Arc::clone(prebuilt),
+            None => {
+                let options = CompileOptions { math, ..CompileOptions::default() };
+                Arc::new(self.device.new_library(library.name, &library.source(), &options)?)
+            }
+        };
         Ok(LibraryLoader { loader: self, compiled })
     }
 
@@ -81,7 +89,7 @@ impl<'d, D: Device> Loader<'d, D> {
 /// Takes kernels from one library into the registry.
 pub struct LibraryLoader<'l, 'd, D: Device> {
     loader: &'l mut Loader<'d, D>,
-    compiled: D::Library,
+    compiled: Arc<D::Library>,
 }
 
 impl<D: Device> LibraryLoader<'_, '_, D> {

@@ -10,7 +10,7 @@ use crate::tracker::{Access, Touch, Tracker};
 use std::ops::Range;
 
 /// A command buffer of a device's queue.
-pub(crate) type CommandBufferOf<D> = <<D as Device>::Queue as Queue>::CommandBuffer;
+type CommandBufferOf<D> = <<D as Device>::Queue as Queue>::CommandBuffer;
 
 /// A device's work on its way.
 pub(crate) type SubmissionOf<D> = <CommandBufferOf<D> as CommandBuffer>::Submission;
@@ -24,11 +24,20 @@ pub(crate) enum Grid {
     Threads(Size),
 }
 
+/// A buffer of a dispatch.
+pub(crate) struct Bound<B> {
+    pub slot: usize,
+    pub slice: Slice<B>,
+    pub access: Access,
+    /// How many of its bytes the kernel touches, for the counts.
+    pub touched: usize,
+}
+
 /// One recorded dispatch.
 pub(crate) struct Dispatch<B> {
     pub label: String,
     pub pipeline: PipelineId,
-    pub buffers: Vec<(usize, Slice<B>, Access)>,
+    pub buffers: Vec<Bound<B>>,
     /// Slot, and where the bytes lie in the recording.
     pub bytes: Vec<(usize, Range<usize>)>,
     pub threadgroup_memory: Vec<(usize, usize)>,
@@ -36,6 +45,13 @@ pub(crate) struct Dispatch<B> {
     pub threads: Size,
     /// Whether a barrier stands before it.
     pub barrier: bool,
+}
+
+/// One recorded command.
+enum Command<B> {
+    Dispatch(Dispatch<B>),
+    /// From, to; of one length. Ordered after everything before it and before everything after it.
+    Copy(Slice<B>, Slice<B>),
 }
 
 /// What the device was given, in numbers.
@@ -47,32 +63,17 @@ pub struct Counts {
     pub dispatches: u64,
     /// Barriers between them.
     pub barriers: u64,
-    /// Bytes of weights that dispatches had bound, each time they had.
+    /// Bytes of weights and tables that dispatches read, as often as they did.
     pub weight_bytes: u64,
-    /// Bytes of activations, states and tables that dispatches had bound to read, each time they had.
+    /// Bytes of activations and states that dispatches had bound to read, as often as they had.
     pub read_bytes: u64,
-    /// Bytes that dispatches had bound to write, each time they had.
+    /// Bytes that dispatches had bound to write, as often as they had.
     pub written_bytes: u64,
-}
-
-impl std::ops::Sub for Counts {
-    type Output = Counts;
-
-    fn sub(self, before: Counts) -> Counts {
-        Counts {
-            submissions: self.submissions - before.submissions,
-            dispatches: self.dispatches - before.dispatches,
-            barriers: self.barriers - before.barriers,
-            weight_bytes: self.weight_bytes - before.weight_bytes,
-            read_bytes: self.read_bytes - before.read_bytes,
-            written_bytes: self.written_bytes - before.written_bytes,
-        }
-    }
 }
 
 /// Dispatches that wait for their submission.
 pub(crate) struct Recorder<B> {
-    dispatches: Vec<Dispatch<B>>,
+    commands: Vec<Command<B>>,
     /// Inline bytes of all dispatches.
     bytes: Vec<u8>,
     tracker: Tracker,
@@ -85,7 +86,7 @@ pub(crate) struct Recorder<B> {
 impl<B: Buffer> Recorder<B> {
     pub fn new(serial: bool) -> Recorder<B> {
         Recorder {
-            dispatches: Vec::new(),
+            commands: Vec::new(),
             bytes: Vec::new(),
             tracker: Tracker::default(),
             touches: Vec::new(),
@@ -104,31 +105,50 @@ impl<B: Buffer> Recorder<B> {
     /// Adds a dispatch, with a barrier before it where it needs one.
     pub fn add(&mut self, mut dispatch: Dispatch<B>) {
         self.touches.clear();
-        for (_, slice, access) in &dispatch.buffers {
-            let bytes = match (slice.memory.is_constant(), access) {
+        for bound in &dispatch.buffers {
+            let slice = &bound.slice;
+            let bytes = match (slice.memory.is_constant(), bound.access) {
                 (true, _) => &mut self.counts.weight_bytes,
                 (false, Access::Read) => &mut self.counts.read_bytes,
                 (false, Access::Write) => &mut self.counts.written_bytes,
             };
-            *bytes += slice.length as u64;
+            *bytes += bound.touched as u64;
             if !slice.memory.is_constant() {
                 self.touches.push(Touch {
                     memory: slice.memory.id(),
                     bytes: slice.offset..slice.offset + slice.length,
-                    access: *access,
+                    access: bound.access,
                 });
             }
         }
         let needed = self.tracker.dispatch(&self.touches);
-        dispatch.barrier = needed || (self.serial && !self.dispatches.is_empty());
+        dispatch.barrier =
+            needed || (self.serial && matches!(self.commands.last(), Some(Command::Dispatch(_))));
         self.counts.dispatches += 1;
         self.counts.barriers += u64::from(dispatch.barrier);
-        self.dispatches.push(dispatch);
+        self.commands.push(Command::Dispatch(dispatch));
     }
 
-    /// Whether nothing waits for submission.
-    pub fn is_empty(&self) -> bool {
-        self.dispatches.is_empty()
+    /// Adds a copy of `from` to `to`, which are of one length.
+    pub fn copy(&mut self, from: Slice<B>, to: Slice<B>) {
+        // Leaving the encoder orders what is before and after.
+        self.tracker.reset();
+        self.commands.push(Command::Copy(from, to));
+    }
+
+    /// Whether a command that waits for submission touches the memory.
+    pub fn uses(&self, memory: u64) -> bool {
+        self.commands.iter().any(|command| match command {
+            Command::Dispatch(dispatch) => {
+                dispatch.buffers.iter().any(|bound| bound.slice.memory.id() == memory)
+            }
+            Command::Copy(from, to) => from.memory.id() == memory || to.memory.id() == memory,
+        })
+    }
+
+    /// Commands that wait for submission.
+    pub fn len(&self) -> usize {
+        self.commands.len()
     }
 
     /// What was recorded since the start.
@@ -138,37 +158,77 @@ impl<B: Buffer> Recorder<B> {
 
     /// Drops what was recorded.
     pub fn clear(&mut self) {
-        self.dispatches.clear();
+        self.commands.clear();
         self.bytes.clear();
         self.tracker.reset();
     }
 
-    /// Hands the recording to the device as one command buffer; `None` if there is nothing.
+    /// The ranges of commands between barriers, and what each does: the labels of its dispatches without the numbers of
+    /// layers, each once.
+    pub fn phases(&self) -> Vec<(Range<usize>, String)> {
+        let mut phases: Vec<(Range<usize>, Vec<String>)> = Vec::new();
+        for (index, command) in self.commands.iter().enumerate() {
+            let (alone, label) = match command {
+                Command::Dispatch(dispatch) => (dispatch.barrier, without_layer(&dispatch.label)),
+                Command::Copy(..) => (true, "trace".to_owned()),
+            };
+            match phases.last_mut().filter(|_| !alone) {
+                Some((range, labels)) => {
+                    range.end = index + 1;
+                    if !labels.contains(&label) {
+                        labels.push(label);
+                    }
+                }
+                None => phases.push((index..index + 1, vec![label])),
+            }
+        }
+        phases.into_iter().map(|(range, labels)| (range, labels.join(" + "))).collect()
+    }
+
+    /// Hands a range of the commands to the device as one command buffer. The recording stays until
+    /// [`clear`](Recorder::clear).
     pub fn submit<D>(
         &mut self,
+        range: Range<usize>,
         queue: &D::Queue,
         pipelines: &Pipelines<D>,
         label: &str,
-    ) -> Result<Option<SubmissionOf<D>>>
+    ) -> Result<SubmissionOf<D>>
     where
         D: Device<Buffer = B>,
     {
-        if self.is_empty() {
-            return Ok(None);
-        }
+        let mut commands = self.commands[range].iter().peekable();
         let mut command_buffer = queue.new_command_buffer(label)?;
-        let mut encoder = command_buffer.compute_encoder(label, DispatchMode::Concurrent);
-        for dispatch in &self.dispatches {
-            if dispatch.barrier {
-                encoder.barrier();
+        while let Some(command) = commands.peek() {
+            if let Command::Copy(from, to) = command {
+                let (source, target) = (from.memory.buffer(), to.memory.buffer());
+                command_buffer.copy(source, from.offset, target, to.offset, from.length)?;
+                commands.next();
+                continue;
             }
-            encode(&mut encoder, dispatch, &self.bytes, pipelines)?;
+            let mut encoder = command_buffer.compute_encoder(label, DispatchMode::Concurrent);
+            let mut first = true;
+            while let Some(Command::Dispatch(dispatch)) =
+                commands.next_if(|command| matches!(command, Command::Dispatch(_)))
+            {
+                if dispatch.barrier && !first {
+                    encoder.barrier();
+                }
+                first = false;
+                encode(&mut encoder, dispatch, &self.bytes, pipelines)?;
+            }
         }
-        drop(encoder);
         let submission = command_buffer.commit()?;
         self.counts.submissions += 1;
-        self.clear();
-        Ok(Some(submission))
+        Ok(submission)
+    }
+}
+
+/// `blk.3.attn_q` without the number.
+fn without_layer(label: &str) -> String {
+    match label.strip_prefix("blk.").and_then(|rest| rest.split_once('.')) {
+        Some((layer, rest)) if layer.bytes().all(|byte| byte.is_ascii_digit()) => rest.to_owned(),
+        _ => label.to_owned(),
     }
 }
 
@@ -181,8 +241,8 @@ fn encode<D: Device>(
 ) -> Result<()> {
     encoder.set_label(&dispatch.label);
     encoder.set_pipeline(pipelines.get(dispatch.pipeline));
-    for (slot, slice, _) in &dispatch.buffers {
-        encoder.set_buffer(*slot, slice.memory.buffer(), slice.offset)?;
+    for bound in &dispatch.buffers {
+        encoder.set_buffer(bound.slot, bound.slice.memory.buffer(), bound.slice.offset)?;
     }
     for (slot, range) in &dispatch.bytes {
         encoder.set_bytes(*slot, &bytes[range.clone()])?;
@@ -193,5 +253,22 @@ fn encode<D: Device>(
     match dispatch.grid {
         Grid::Threadgroups(groups) => encoder.dispatch_threadgroups(groups, dispatch.threads),
         Grid::Threads(threads) => encoder.dispatch_threads(threads, dispatch.threads),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn labels_lose_the_number_of_their_layer() {
+        for (label, expected) in [
+            ("blk.3.attn_q", "attn_q"),
+            ("blk.12.attention.combine", "attention.combine"),
+            ("output", "output"),
+            ("blk.x.y", "blk.x.y"),
+        ] {
+            assert_eq!(without_layer(label), expected);
+        }
     }
 }

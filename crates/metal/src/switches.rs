@@ -5,9 +5,6 @@ use crate::Error;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// How long the backend waits for the device, unless `SMELT_METAL_TIMEOUT_MS` says otherwise.
-const TIMEOUT: Duration = Duration::from_secs(10);
-
 /// What the environment asks for. The defaults are what an empty environment means.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Switches {
@@ -35,8 +32,12 @@ pub struct Switches {
     pub phase_profile: bool,
     /// Where the values of all nodes are written; `SMELT_TRACE=DIR`.
     pub trace: Option<PathBuf>,
+    /// Where a recording of everything that the device executes goes, for Xcode; `SMELT_METAL_CAPTURE=FILE.gputrace`.
+    pub capture: Option<PathBuf>,
+    /// A compiled library with all kernels, in place of the sources; `SMELT_METALLIB_FILE`.
+    pub library: Option<PathBuf>,
     /// How long the backend waits for the device; `SMELT_METAL_TIMEOUT_MS`.
-    pub timeout: Duration,
+    pub timeout: Option<Duration>,
 }
 
 impl Default for Switches {
@@ -54,7 +55,9 @@ impl Default for Switches {
             op_profile: false,
             phase_profile: false,
             trace: None,
-            timeout: TIMEOUT,
+            capture: None,
+            library: None,
+            timeout: None,
         }
     }
 }
@@ -83,6 +86,7 @@ impl Switches {
                 _ => Err(Error::Environment { variable, expected: "a number above 0", found }),
             },
         };
+        let path = |name| get(name).filter(|path| !path.is_empty()).map(PathBuf::from);
         let timeout = number("SMELT_METAL_TIMEOUT_MS")?;
         Ok(Switches {
             flash: !flag("SMELT_NO_FLASH", false)?,
@@ -96,8 +100,10 @@ impl Switches {
             weight_copy: flag("SMELT_WEIGHT_COPY", false)?,
             op_profile: flag("SMELT_OP_PROFILE", false)?,
             phase_profile: flag("SMELT_METAL_PHASE_PROFILE", false)?,
-            trace: get("SMELT_TRACE").filter(|path| !path.is_empty()).map(PathBuf::from),
-            timeout: timeout.map_or(TIMEOUT, |ms| Duration::from_millis(u64::from(ms))),
+            trace: path("SMELT_TRACE"),
+            capture: path("SMELT_METAL_CAPTURE"),
+            library: path("SMELT_METALLIB_FILE"),
+            timeout: timeout.map(|ms| Duration::from_millis(u64::from(ms))),
         })
     }
 }
@@ -134,7 +140,21 @@ mod tests {
             ("SMELT_OP_PROFILE", "1", Switches { op_profile: true, ..default() }),
             ("SMELT_METAL_PHASE_PROFILE", "1", Switches { phase_profile: true, ..default() }),
             ("SMELT_TRACE", "dir", Switches { trace: Some("dir".into()), ..default() }),
-            ("SMELT_METAL_TIMEOUT_MS", "20", Switches { timeout: Duration::from_millis(20), ..default() }),
+            (
+                "SMELT_METAL_CAPTURE",
+                "a.gputrace",
+                Switches { capture: Some("a.gputrace".into()), ..default() },
+            ),
+            (
+                "SMELT_METALLIB_FILE",
+                "a.metallib",
+                Switches { library: Some("a.metallib".into()), ..default() },
+            ),
+            (
+                "SMELT_METAL_TIMEOUT_MS",
+                "20",
+                Switches { timeout: Some(Duration::from_millis(20)), ..default() },
+            ),
         ] {
             assert_eq!(read(&[(name, value)]), Ok(expected), "{name}={value}");
         }

@@ -91,7 +91,7 @@ pub struct Tensor<B> {
     pub shape: Shape,
 }
 
-/// A weight, or rows of several weights one below the other.
+/// A weight.
 #[derive(Clone)]
 pub struct Weight<B> {
     /// Where its rows lie.

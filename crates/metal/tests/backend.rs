@@ -6,7 +6,7 @@ use graph::{
     Batch, CacheParams, DType, GraphBuilder, GraphParams, InputKind, Op, Participation, Scheduler,
     WeightData, WeightInfo,
 };
-use metal::{MetalBackend, MetalOptions, Switches};
+use metal::{MetalBackend, MetalOptions, Switches, TIMEOUT};
 use metal_sim::device::SimDevice;
 use quant::Format;
 
@@ -14,7 +14,7 @@ const NAME: &str = "metal-sim";
 
 fn start() -> MetalBackend<SimDevice> {
     let device = SimDevice::from_environment().expect("clang is installed");
-    MetalBackend::new(device, MetalOptions { name: NAME, switches: Switches::default() })
+    MetalBackend::new(device, MetalOptions { name: NAME, timeout: TIMEOUT, switches: Switches::default() })
         .expect("the kernels compile")
 }
 

@@ -3,9 +3,22 @@
 use super::{Scheduler, failure};
 use crate::passes::assign::on_accelerator;
 use crate::{Backend, Graph, GraphError, NodeId, Participation, WeightData};
+use bytes::Bytes;
 use std::collections::BTreeSet;
 
 impl Scheduler {
+    /// Tells every backend of the bytes of a file, before the weights in it are registered.
+    ///
+    /// # Errors
+    /// [`GraphError::Backend`].
+    pub fn register_part(&mut self, part: &Bytes) -> Result<(), GraphError> {
+        for backend in &mut self.backends {
+            let registered = backend.register_part(part);
+            registered.map_err(|source| failure(backend.as_ref(), "part of a file", source))?;
+        }
+        Ok(())
+    }
+
     /// Makes a weight available on every backend; its bytes are shared, not copied.
     ///
     /// Only the last backend must take it. An accelerator that cannot fails the gate; why is in

@@ -6,6 +6,7 @@
 mod elementwise;
 
 use crate::device::{Device, Result};
+use crate::fusion::{Chain, Held};
 use crate::pass::{Pass, invariant};
 use crate::pipelines::Loader;
 use graph::{BackendError, Op};
@@ -23,6 +24,18 @@ impl Kernels {
     pub fn load<D: Device>(loader: &mut Loader<'_, D>) -> Result<Kernels> {
         Ok(Kernels { elementwise: elementwise::Kernels::load(loader)? })
     }
+}
+
+/// The chains of nodes that have a kernel.
+pub(crate) const CHAINS: &[Chain] = &[];
+
+/// Encodes a chain: nodes that were held, and the pass's own node, which ends it.
+pub(crate) fn encode_chain<D: Device>(
+    pass: &mut Pass<'_, D>,
+    held: &[Held],
+) -> std::result::Result<(), BackendError> {
+    let names: Vec<_> = held.iter().map(|held| pass.call().graph.node(held.id).op.name()).collect();
+    Err(invariant("chain", "one that has a kernel", names.join(", ")))
 }
 
 /// Encodes a node.

@@ -1,0 +1,47 @@
+//! The first touch of mapped weights (`kernels/warmup.metal`), at load instead of at the first token.
+
+use crate::device::{CommandBuffer, ComputeEncoder, Device, DispatchMode, Queue, Result, Size};
+use crate::library::Library;
+use crate::pipelines::{Loader, PipelineId, Pipelines};
+use crate::recorder::SubmissionOf;
+
+/// Bytes between reads: the page of an Apple GPU.
+const STRIDE: usize = 16 << 10;
+
+/// Threads of a threadgroup.
+const WIDTH: usize = 256;
+
+const LIBRARY: Library = Library {
+    name: "warmup",
+    files: &[("warmup.metal", include_str!("../kernels/warmup.metal"))],
+    constants: &[("WARMUP_STRIDE", STRIDE)],
+};
+
+/// The kernel.
+pub(crate) fn load<D: Device>(loader: &mut Loader<'_, D>) -> Result<PipelineId> {
+    loader.library(&LIBRARY)?.kernel("warmup_read")
+}
+
+/// Reads a word of each page of `length` bytes of `weights`, and does not wait.
+pub(crate) fn submit<D: Device>(
+    device: &D,
+    queue: &D::Queue,
+    pipelines: &Pipelines<D>,
+    kernel: PipelineId,
+    weights: &D::Buffer,
+    length: usize,
+) -> Result<SubmissionOf<D>> {
+    // No Metal buffer has so many pages.
+    let pages = u32::try_from(length / STRIDE).unwrap_or(u32::MAX);
+    let sum = device.new_buffer("warm-up", size_of::<u32>())?;
+    let mut command_buffer = queue.new_command_buffer("warm-up")?;
+    let mut encoder = command_buffer.compute_encoder("warm-up", DispatchMode::Serial);
+    encoder.set_label("warm-up");
+    encoder.set_pipeline(pipelines.get(kernel));
+    encoder.set_buffer(0, weights, 0)?;
+    encoder.set_buffer(1, &sum, 0)?;
+    encoder.set_bytes(2, &pages.to_ne_bytes())?;
+    encoder.dispatch_threads(Size::width(pages as usize), Size::width(WIDTH.min(pages.max(1) as usize)))?;
+    drop(encoder);
+    command_buffer.commit()
+}

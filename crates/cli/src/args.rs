@@ -351,6 +351,9 @@ pub struct BenchArgs {
     #[arg(short, long, value_name = "N",
         default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub reps: u32,
+    /// In place of the speed, what an accelerator is given: dispatches, barriers and bytes for a prompt and for a token
+    #[arg(long)]
+    pub counts: bool,
     /// Markdown table or JSON array
     #[arg(short, long, value_name = "FORMAT", default_value = "md")]
     pub output: BenchOutput,

@@ -140,7 +140,8 @@ pub trait Backend: Send {
     fn alloc_fresh(&mut self, bytes: usize) -> Result<BufferId, BackendError>;
 
     /// Told of the bytes of a file, or of one of its parts, before the weights that lie in it are registered: the place
-    /// to map it as a whole, so that they need not be copied. The bytes stay where they are while a clone of `part` does.
+    /// to map it as a whole, so that they need not be copied. The bytes stay where they are while a clone of `part` does,
+    /// and so does the rest of the host's page that they end in.
     ///
     /// # Errors
     /// Only what makes the backend unusable: a part that cannot be mapped is none.

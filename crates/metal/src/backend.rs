@@ -290,7 +290,6 @@ impl<D: Device> Backend for MetalBackend<D> {
 
     fn counters(&self) -> Vec<(&'static str, u64)> {
         let counts = self.counts();
-        let weights = self.weight_bytes();
         vec![
             ("submissions", counts.submissions),
             ("dispatches", counts.dispatches),
@@ -298,8 +297,6 @@ impl<D: Device> Backend for MetalBackend<D> {
             ("weight bytes read", counts.weight_bytes),
             ("activation bytes read", counts.read_bytes),
             ("bytes written", counts.written_bytes),
-            ("weight bytes mapped", weights.mapped as u64),
-            ("weight bytes copied", weights.copied as u64),
         ]
     }
 

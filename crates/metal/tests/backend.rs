@@ -1,35 +1,17 @@
-//! The backend on the simulator: splits, recording, submission.
+//! The backend on the simulator: recording, barriers, submission, memory, weights, failures.
 
+mod common;
+
+use common::{NAME, Node, info, params, start, start_with};
 use cpu::{CpuBackend, CpuOptions};
 use graph::ops::GetRows;
 use graph::{
-    Batch, CacheParams, DType, GraphBuilder, GraphParams, InputKind, Op, Participation, Scheduler,
-    WeightData, WeightInfo,
+    Backend, BackendError, Batch, DType, GraphBuilder, GraphParams, GroupId, InputKind, Op, Scheduler,
+    StatePart, StateSpec, WeightData,
 };
-use metal::{MetalBackend, MetalOptions, Switches, TIMEOUT};
-use metal_sim::device::SimDevice;
+use metal::Switches;
 use quant::Format;
-
-const NAME: &str = "metal-sim";
-
-fn start() -> MetalBackend<SimDevice> {
-    let device = SimDevice::from_environment().expect("clang is installed");
-    MetalBackend::new(device, MetalOptions { name: NAME, timeout: TIMEOUT, switches: Switches::default() })
-        .expect("the kernels compile")
-}
-
-fn params(tokens: usize) -> GraphParams {
-    GraphParams {
-        tokens,
-        outputs: tokens,
-        sequences: 1,
-        max_pages: 1,
-        cache: CacheParams { key: DType::F32, value: DType::F32, page_len: 16, pages: vec![1] },
-        participation: Participation { accelerators: vec![NAME.into()], layers: None },
-        fuse_qkv: false,
-        fuse_ffn: false,
-    }
-}
+use std::time::Duration;
 
 #[test]
 fn a_graph_runs_and_gives_what_its_operations_say() {
@@ -40,10 +22,9 @@ fn a_graph_runs_and_gives_what_its_operations_say() {
     let bytes: Vec<u8> = table.iter().flat_map(|x| x.to_le_bytes()).collect();
     let data = WeightData { format: Format::F32, rows, cols, bytes: bytes.into(), release: None };
     scheduler.register_weight("table", data).unwrap();
-    let info = WeightInfo { name: "table".into(), format: Format::F32, rows, cols };
     let build = |params: &GraphParams| {
         let mut b = GraphBuilder::new(params, vec![]);
-        let table = Some(b.weight(&info));
+        let table = Some(b.weight(&info("table", Format::F32, rows, cols)));
         let tokens = b.input(InputKind::Tokens);
         let x = b.op("rows", Op::GetRows(GetRows { table }), &[tokens])?;
         let x = b.op("doubled", Op::Scale(2.0), &[x])?;
@@ -51,11 +32,185 @@ fn a_graph_runs_and_gives_what_its_operations_say() {
         Ok(b.finish(&[x]))
     };
     scheduler.prepare(&params(2), build).unwrap();
-    let batch = Batch { tokens: vec![4, 1], ..Batch::default() };
-    scheduler.run(&batch).unwrap();
-    let mut found = vec![0.0; 2 * cols];
-    scheduler.read_output(0, 0..2, &mut found).unwrap();
-    let expected: Vec<f32> =
-        [4, 1].iter().flat_map(|row| (0..cols).map(move |c| (row * cols + c) as f32 / 2.0)).collect();
-    assert_eq!(found, expected);
+    for tokens in [[4, 1], [0, 3]] {
+        let batch = Batch { tokens: tokens.to_vec(), ..Batch::default() };
+        scheduler.run(&batch).unwrap();
+        let mut found = vec![0.0; 2 * cols];
+        scheduler.read_output(0, 0..2, &mut found).unwrap();
+        let row = |row: i32| (0..cols).map(move |c| (row as usize * cols + c) as f32 / 2.0);
+        let expected: Vec<f32> = tokens.into_iter().flat_map(row).collect();
+        assert_eq!(found, expected);
+    }
+}
+
+#[test]
+fn barriers_stand_where_results_are_read_and_nowhere_else() {
+    let mut backend = start();
+    let node = Node::new(64);
+    let buffers: Vec<_> = (0..4).map(|_| backend.alloc_buffer(node.bytes()).unwrap()).collect();
+    backend.write_host(buffers[0], 0, &1f32.to_le_bytes().repeat(64)).unwrap();
+    let before = backend.counts();
+    // Two readers of one buffer, then a reader of one of their results.
+    node.execute(&mut backend, buffers[0], buffers[1]).unwrap();
+    node.execute(&mut backend, buffers[0], buffers[2]).unwrap();
+    node.execute(&mut backend, buffers[1], buffers[3]).unwrap();
+    let counts = backend.counts();
+    assert_eq!(counts.dispatches - before.dispatches, 3);
+    assert_eq!(counts.barriers - before.barriers, 1);
+    assert_eq!(counts.submissions, before.submissions, "nothing has reached the device");
+    backend.synchronize().unwrap();
+    assert_eq!(backend.counts().submissions - before.submissions, 1);
+    assert_eq!(node.floats(&mut backend, buffers[3]), vec![node.factor * node.factor; 64]);
+
+    // After a submission nothing is pending.
+    node.execute(&mut backend, buffers[3], buffers[0]).unwrap();
+    assert_eq!(backend.counts().barriers, counts.barriers);
+    backend.synchronize().unwrap();
+}
+
+#[test]
+fn the_serial_switch_puts_a_barrier_before_every_dispatch() {
+    let mut backend = start_with(Switches { serial: true, ..Switches::default() });
+    let node = Node::new(8);
+    let buffers: Vec<_> = (0..4).map(|_| backend.alloc_buffer(node.bytes()).unwrap()).collect();
+    for &to in &buffers[1..] {
+        node.execute(&mut backend, buffers[0], to).unwrap();
+    }
+    assert_eq!((backend.counts().dispatches, backend.counts().barriers), (3, 2));
+}
+
+#[test]
+fn the_host_cannot_touch_what_pending_work_uses() {
+    let mut backend = start();
+    let node = Node::new(8);
+    let [from, to, other] = [(); 3].map(|()| backend.alloc_buffer(node.bytes()).unwrap());
+    node.execute(&mut backend, from, to).unwrap();
+    let mut bytes = [0; 4];
+    for buffer in [from, to] {
+        let refused = backend.read_host(buffer, 0, &mut bytes);
+        assert!(matches!(refused, Err(BackendError::Invariant { .. })), "{refused:?}");
+        let refused = backend.write_host(buffer, 0, &bytes);
+        assert!(matches!(refused, Err(BackendError::Invariant { .. })), "{refused:?}");
+    }
+    backend.write_host(other, 0, &bytes).unwrap();
+    backend.synchronize().unwrap();
+    backend.read_host(to, 0, &mut bytes).unwrap();
+}
+
+#[test]
+fn a_recording_with_an_error_never_reaches_the_device() {
+    let mut backend = start();
+    let node = Node::new(8);
+    let [from, to] = [(); 2].map(|()| backend.alloc_buffer(node.bytes()).unwrap());
+    node.execute(&mut backend, from, to).unwrap();
+    let gone = backend.alloc_buffer(4).unwrap();
+    backend.free_buffer(gone);
+    let unknown = BackendError::UnknownHandle { kind: "buffer", id: gone.0 };
+    assert_eq!(node.execute(&mut backend, gone, to), Err(unknown));
+    backend.synchronize().unwrap();
+    assert_eq!(backend.counts().submissions, 0);
+    // The backend goes on.
+    node.execute(&mut backend, from, to).unwrap();
+    backend.synchronize().unwrap();
+    assert_eq!(backend.counts().submissions, 1);
+}
+
+#[test]
+fn the_first_failure_of_the_device_is_told_by_every_later_call() {
+    let mut backend = common::start_within(Duration::ZERO);
+    // Far more than the device does before the deadline.
+    let node = Node::new(1 << 22);
+    let [from, to] = [(); 2].map(|()| backend.alloc_buffer(node.bytes()).unwrap());
+    node.execute(&mut backend, from, to).unwrap();
+    let Err(BackendError::Device(first)) = backend.synchronize() else { panic!("no deadline") };
+    assert!(first.contains("not done after") && first.contains("scaled"), "{first}");
+    let later = [
+        node.execute(&mut backend, from, to),
+        backend.synchronize(),
+        backend.read_host(to, 0, &mut [0; 4]),
+        backend.write_host(from, 0, &[0; 4]),
+    ];
+    for error in later {
+        let Err(BackendError::Device(message)) = error else { panic!("{error:?}") };
+        assert!(message.contains(NAME) && message.contains(&first), "{message}");
+    }
+}
+
+#[test]
+fn buffers_are_recycled_by_size_and_fresh_ones_are_not() {
+    let mut backend = start();
+    let a = backend.alloc_buffer(1000).unwrap();
+    backend.write_host(a, 0, &[7; 1000]).unwrap();
+    backend.free_buffer(a);
+    backend.free_buffer(a);
+    let fresh = backend.alloc_fresh(1000).unwrap();
+    let mut byte = [1];
+    backend.read_host(fresh, 0, &mut byte).unwrap();
+    assert_eq!(byte, [0], "a fresh buffer is not the one that was freed");
+    let again = backend.alloc_buffer(990).unwrap();
+    backend.read_host(again, 989, &mut byte).unwrap();
+    assert_eq!(byte, [7], "a buffer of the class is taken again");
+    assert_ne!(a, again, "under an id of its own");
+    assert_eq!(
+        backend.read_host(a, 0, &mut byte),
+        Err(BackendError::UnknownHandle { kind: "buffer", id: a.0 })
+    );
+    let past_the_end = backend.read_host(again, 1024, &mut byte);
+    assert!(matches!(past_the_end, Err(BackendError::Length { found: 1025, .. })), "{past_the_end:?}");
+}
+
+#[test]
+fn states_are_zero_and_read_in_whole_rows() {
+    let mut backend = start();
+    let (key, value) = (DType::F16, DType::Packed(Format::Q8_0));
+    let spec = StateSpec::Kv { group: GroupId(0), rows: 4, key_cols: 3, value_cols: 32, key, value };
+    let id = backend.alloc_state(&spec).unwrap();
+    backend.write_state(id, StatePart::Key, 3, &[1, 2, 3, 4, 5, 6]).unwrap();
+    let mut bytes = [9; 12];
+    backend.read_state(id, StatePart::Key, 2, &mut bytes).unwrap();
+    assert_eq!(bytes, [0, 0, 0, 0, 0, 0, 1, 2, 3, 4, 5, 6]);
+    let part = backend.read_state(id, StatePart::Key, 0, &mut bytes[..5]);
+    assert!(matches!(part, Err(BackendError::Length { expected: 6, found: 5, .. })), "{part:?}");
+    let past_the_end = backend.write_state(id, StatePart::Value, 4, &[0; 34]);
+    assert!(matches!(past_the_end, Err(BackendError::Length { .. })), "{past_the_end:?}");
+    let other = backend.read_state(id, StatePart::Recurrent, 0, &mut bytes);
+    assert!(matches!(other, Err(BackendError::Invariant { .. })), "{other:?}");
+    backend.free_state(id);
+    backend.free_state(id);
+    let gone = backend.read_state(id, StatePart::Key, 0, &mut bytes);
+    assert_eq!(gone, Err(BackendError::UnknownHandle { kind: "state", id: id.0 }));
+}
+
+#[test]
+fn a_trace_holds_every_value_even_where_it_was_overwritten() {
+    let folder = tempfile::tempdir().unwrap();
+    let trace = Some(folder.path().to_path_buf());
+    let mut backend = start_with(Switches { trace, ..Switches::default() });
+    let node = Node::new(3);
+    let buffer = backend.alloc_buffer(node.bytes()).unwrap();
+    backend.write_host(buffer, 0, &1f32.to_le_bytes().repeat(3)).unwrap();
+    node.execute(&mut backend, buffer, buffer).unwrap();
+    backend.synchronize().unwrap();
+    let names: Vec<_> =
+        std::fs::read_dir(folder.path()).unwrap().map(|file| file.unwrap().file_name()).collect();
+    assert_eq!(names, [format!("{:06}-{:05}-scaled.npy", 1, node.id.0).as_str()]);
+    let bytes = std::fs::read(folder.path().join(&names[0])).unwrap();
+    assert!(bytes.starts_with(b"\x93NUMPY"));
+    assert_eq!(bytes[bytes.len() - 12..], node.factor.to_le_bytes().repeat(3));
+}
+
+#[test]
+fn profiles_name_operations_and_phases() {
+    let switches = Switches { op_profile: true, phase_profile: true, ..Switches::default() };
+    let mut backend = start_with(switches);
+    let node = Node::new(8);
+    let [from, to] = [(); 2].map(|()| backend.alloc_buffer(node.bytes()).unwrap());
+    node.execute(&mut backend, from, to).unwrap();
+    node.execute(&mut backend, to, from).unwrap();
+    backend.synchronize().unwrap();
+    assert_eq!(backend.counts().submissions, 2, "a command buffer for each side of the barrier");
+    let report = backend.profile();
+    for part in ["2 x Scale", "2 x scaled", "waited"] {
+        assert!(report.contains(part), "{part} in\n{report}");
+    }
 }

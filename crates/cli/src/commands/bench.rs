@@ -1,5 +1,6 @@
 //! `smelt bench`: measures the speed of prompts and of generation.
 
+use super::counts;
 use crate::args::{BenchArgs, BenchOutput};
 use crate::error::{Error, Result};
 use crate::output::{Output, print, print_json};
@@ -11,7 +12,7 @@ use std::time::Instant;
 
 /// What is measured in one line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Work {
+pub(super) enum Work {
     /// A prompt of so many tokens.
     Prompt(usize),
     /// So many tokens, one after another.
@@ -59,6 +60,10 @@ pub fn run(args: &BenchArgs, output: &Output) -> Result<()> {
         longest.check("model's context", engine.model().context_length())?;
     }
     let _polled = interrupt::polled();
+    if args.counts {
+        let rows = counts::count(&mut engine, &works, &args.depth)?;
+        return counts::show(&rows, args.output == BenchOutput::Json);
+    }
     let total = works.len() * args.depth.len() * (args.reps as usize + 1);
     let bar = output.steps("bench", total as u64);
     let tests = works.len() * args.depth.len();
@@ -180,7 +185,7 @@ fn measure(
 }
 
 /// Feeds a prompt of `count` tokens.
-fn feed(engine: &mut Engine, sequence: &mut Sequence, count: usize) -> Result<()> {
+pub(super) fn feed(engine: &mut Engine, sequence: &mut Sequence, count: usize) -> Result<()> {
     if count == 0 {
         return Ok(());
     }
@@ -197,13 +202,13 @@ fn feed(engine: &mut Engine, sequence: &mut Sequence, count: usize) -> Result<()
 }
 
 /// Some token: scattered over the vocabulary, as those of real text are, and the same in every run.
-fn next_token(engine: &Engine, position: usize) -> u32 {
+pub(super) fn next_token(engine: &Engine, position: usize) -> u32 {
     // Knuth's multiplicative hash.
     let scattered = (position as u32).wrapping_mul(2_654_435_761);
     ((u64::from(scattered) * engine.model().vocabulary() as u64) >> 32) as u32
 }
 
-fn check_interrupt() -> Result<()> {
+pub(super) fn check_interrupt() -> Result<()> {
     if interrupt::requested() { Err(Error::Interrupted) } else { Ok(()) }
 }
 
@@ -214,7 +219,8 @@ impl Work {
         }
     }
 
-    fn name(self, depth: usize) -> String {
+    /// The test's name at a depth, as in the field.
+    pub(super) fn name(self, depth: usize) -> String {
         let name = match self {
             Work::Prompt(tokens) => format!("pp{tokens}"),
             Work::Generate(tokens) => format!("tg{tokens}"),

@@ -2,6 +2,7 @@
 
 pub mod bench;
 pub mod chat;
+mod counts;
 pub mod devices;
 pub mod inspect;
 pub mod perplexity;

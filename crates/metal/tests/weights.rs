@@ -24,7 +24,7 @@ unsafe impl Send for Pages {}
 unsafe impl Sync for Pages {}
 
 impl Pages {
-    fn new(count: usize) -> Bytes {
+    fn map(count: usize) -> Bytes {
         let layout = Layout::from_size_align(count * PAGE, PAGE).unwrap();
         // SAFETY: the layout is not empty.
         let memory = unsafe { std::alloc::alloc_zeroed(layout) };
@@ -35,14 +35,14 @@ impl Pages {
 
 impl AsRef<[u8]> for Pages {
     fn as_ref(&self) -> &[u8] {
-        // SAFETY: allocated in `new` with this size, and initialised.
+        // SAFETY: allocated in `map` with this size, and initialised.
         unsafe { std::slice::from_raw_parts(self.memory, self.layout.size()) }
     }
 }
 
 impl Drop for Pages {
     fn drop(&mut self) {
-        // SAFETY: allocated in `new` with this layout, freed once.
+        // SAFETY: allocated in `map` with this layout, freed once.
         unsafe { std::alloc::dealloc(self.memory, self.layout) }
     }
 }
@@ -54,7 +54,7 @@ fn weight(bytes: Bytes) -> WeightData {
 #[test]
 fn weights_of_a_mapped_part_are_not_copied() {
     let mut backend = start();
-    let part = Pages::new(3);
+    let part = Pages::map(3);
     backend.register_part(&part).unwrap();
     backend.register_weight("inside", weight(part.slice(32..64))).unwrap();
     assert_eq!(backend.weight_bytes(), WeightBytes { mapped: 32, copied: 0 });
@@ -69,7 +69,7 @@ fn weights_of_a_mapped_part_are_not_copied() {
 #[test]
 fn only_whole_pages_are_mapped() {
     let mut backend = start();
-    let part = Pages::new(3).slice(64..);
+    let part = Pages::map(3).slice(64..);
     backend.register_part(&part).unwrap();
     // Before the first whole page, across its edge, and behind it.
     for (range, mapped) in [(0..32, 0), (PAGE - 96..PAGE - 32, 0), (PAGE - 64..PAGE, 64)] {
@@ -85,7 +85,7 @@ fn only_whole_pages_are_mapped() {
 #[test]
 fn the_switch_copies_everything() {
     let mut backend = start_with(Switches { weight_copy: true, ..Switches::default() });
-    let part = Pages::new(1);
+    let part = Pages::map(1);
     backend.register_part(&part).unwrap();
     backend.register_weight("w", weight(part.slice(0..32))).unwrap();
     assert_eq!(backend.weight_bytes(), WeightBytes { mapped: 0, copied: 32 });

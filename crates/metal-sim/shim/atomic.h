@@ -2,6 +2,9 @@
 #pragma once
 #pragma clang system_header
 #include "math.h"
+#ifdef METAL_SIM_SANITIZE
+#include "sanitizer.h"
+#endif
 
 namespace metal {
 enum memory_order { memory_order_relaxed, memory_order_acquire, memory_order_release, memory_order_acq_rel, memory_order_seq_cst };
@@ -18,15 +21,17 @@ typedef atomic<bool> atomic_bool;
 }  // namespace metal
 
 namespace metal_sim {
-METAL_SIM_INLINE void note_atomic(const volatile void* address, size_t size, bool writes, uint32_t site) {
+enum AtomicAccess : uint32_t { atomic_read, atomic_write, atomic_read_and_write };
+METAL_SIM_OUTLINE void note_atomic(const volatile void* address, size_t size, AtomicAccess access, metal::memory_order order) {
 #ifdef METAL_SIM_SANITIZE
-  runtime->atomic_access(current_lane(), address, size, writes, site);
+  Lane* lane = current_lane();
+  lane->threadgroup->sanitizer->hooks->atomic_access(lane, uint64_t(address), size, access, order, METAL_SIM_PLACE);
 #endif
 }
 // Read, change, write, until nobody came between.
-template <class T, class F> __attribute__((no_sanitize("all")))
-METAL_SIM_INLINE T atomic_update(volatile metal::atomic<T>* object, F change, uint32_t site) {
-  note_atomic(object, sizeof(T), true, site);
+template <class T, class F>
+METAL_SIM_INLINE T atomic_update(volatile metal::atomic<T>* object, F change, metal::memory_order order) {
+  note_atomic(object, sizeof(T), atomic_read_and_write, order);
   T old, updated;
   T* address = const_cast<T*>(&object->value);
   __atomic_load(address, &old, __ATOMIC_RELAXED);
@@ -39,8 +44,8 @@ METAL_SIM_INLINE T atomic_update(volatile metal::atomic<T>* object, F change, ui
 namespace metal {
 #define METAL_SIM_ATOMIC_UPDATE(NAME, EXPRESSION)                                                             \
   template <class T> METAL_SIM_INLINE T atomic_fetch_##NAME##_explicit(                                       \
-      volatile atomic<T>* object, type_identity_t<T> x, memory_order, METAL_SIM_SITE) {                       \
-    return metal_sim::atomic_update(object, [=](T old) { return EXPRESSION; }, site);                         \
+      volatile atomic<T>* object, type_identity_t<T> x, memory_order order) {                                 \
+    return metal_sim::atomic_update(object, [=](T old) { return EXPRESSION; }, order);                        \
   }
 METAL_SIM_ATOMIC_UPDATE(add, T(old + x))
 METAL_SIM_ATOMIC_UPDATE(sub, T(old - x))
@@ -49,28 +54,32 @@ METAL_SIM_ATOMIC_UPDATE(max, old < x ? x : old)
 METAL_SIM_ATOMIC_UPDATE(and, T(old & x))
 METAL_SIM_ATOMIC_UPDATE(or, T(old | x))
 METAL_SIM_ATOMIC_UPDATE(xor, T(old ^ x))
-template <class T> __attribute__((no_sanitize("all")))
-METAL_SIM_INLINE T atomic_load_explicit(const volatile atomic<T>* object, memory_order, METAL_SIM_SITE) {
-  metal_sim::note_atomic(object, sizeof(T), false, site);
+template <class T>
+METAL_SIM_INLINE T atomic_load_explicit(const volatile atomic<T>* object, memory_order order) {
+  metal_sim::note_atomic(object, sizeof(T), metal_sim::atomic_read, order);
   T value;
   __atomic_load(const_cast<T*>(&object->value), &value, __ATOMIC_RELAXED);
   return value;
 }
-template <class T> __attribute__((no_sanitize("all")))
-METAL_SIM_INLINE void atomic_store_explicit(volatile atomic<T>* object, type_identity_t<T> value, memory_order, METAL_SIM_SITE) {
-  metal_sim::note_atomic(object, sizeof(T), true, site);
+template <class T>
+METAL_SIM_INLINE void atomic_store_explicit(volatile atomic<T>* object, type_identity_t<T> value, memory_order order) {
+  metal_sim::note_atomic(object, sizeof(T), metal_sim::atomic_write, order);
   __atomic_store(const_cast<T*>(&object->value), &value, __ATOMIC_RELAXED);
 }
-template <class T> METAL_SIM_INLINE T atomic_exchange_explicit(volatile atomic<T>* object, type_identity_t<T> value, memory_order, METAL_SIM_SITE) {
-  return metal_sim::atomic_update(object, [=](T) { return value; }, site);
+template <class T> METAL_SIM_INLINE T atomic_exchange_explicit(volatile atomic<T>* object, type_identity_t<T> value, memory_order order) {
+  return metal_sim::atomic_update(object, [=](T) { return value; }, order);
 }
-template <class T> __attribute__((no_sanitize("all")))
+template <class T>
 METAL_SIM_INLINE bool atomic_compare_exchange_weak_explicit(volatile atomic<T>* object, T* expected, type_identity_t<T> desired,
-                                                            memory_order, memory_order, METAL_SIM_SITE) {
-  metal_sim::note_atomic(object, sizeof(T), true, site);
+                                                            memory_order order, memory_order) {
+  metal_sim::note_atomic(object, sizeof(T), metal_sim::atomic_read_and_write, order);
   return __atomic_compare_exchange(const_cast<T*>(&object->value), expected, &desired, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
 }
-METAL_SIM_INLINE void atomic_thread_fence(mem_flags, memory_order, thread_scope = thread_scope_device) {
+METAL_SIM_OUTLINE void atomic_thread_fence(mem_flags flags, memory_order order, thread_scope scope = thread_scope_device) {
+#ifdef METAL_SIM_SANITIZE
+  metal_sim::Lane* lane = metal_sim::current_lane();
+  lane->threadgroup->sanitizer->hooks->fence(lane, uint32_t(flags), order, scope);
+#endif
   __atomic_thread_fence(__ATOMIC_SEQ_CST);
 }
 }  // namespace metal

@@ -9,20 +9,20 @@ const Runtime* runtime;
 
 // ---- function constants ----------------------------------------------------------------------------
 template <class T, int Index> struct FunctionConstant {
-  METAL_SIM_INLINE operator T() const {
+  METAL_SIM_OUTLINE operator T() const {
     T value;
     __builtin_memcpy(&value, &current_lane()->threadgroup->constants[Index], sizeof(T));
     return value;
   }
 };
-template <class T, int Index> METAL_SIM_INLINE bool is_defined(const FunctionConstant<T, Index>&) {
+template <class T, int Index> METAL_SIM_OUTLINE bool is_defined(const FunctionConstant<T, Index>&) {
   return current_lane()->threadgroup->constants_defined[Index];
 }
 
 // ---- threadgroup variables -------------------------------------------------------------------------
 template <int Id, class T> struct LocalKey { static const char key; };
 template <int Id, class T> const char LocalKey<Id, T>::key = 0;
-template <int Id, class T> METAL_SIM_INLINE T& local_memory() {
+template <int Id, class T> METAL_SIM_OUTLINE T& local_memory() {
   return *static_cast<T*>(runtime->local_memory(current_lane(), &LocalKey<Id, T>::key, sizeof(T), alignof(T) < 16 ? 16 : alignof(T)));
 }
 
@@ -45,13 +45,13 @@ template <class P> constexpr uint64_t size_of() { if constexpr (metal::is_void_v
 template <class P> constexpr uint64_t align_of() { if constexpr (metal::is_void_v<P>) return 1; else return alignof(P); }
 #define METAL_SIM_MEMORY_PARAMETER(ATTRIBUTE, KIND, SOURCE)                                                   \
   template <class P, int Slot> struct Parameter<P*, ATTRIBUTE<Slot>> {                                        \
-    static METAL_SIM_INLINE P* get(Lane& lane) { return static_cast<P*>(lane.threadgroup->SOURCE[Slot]); }    \
+    static METAL_SIM_OUTLINE P* get(Lane& lane) { return static_cast<P*>(lane.threadgroup->SOURCE[Slot]); }    \
     static constexpr ArgumentDescriptor describe() {                                                          \
       return {KIND, Slot, metal::is_const_v<P>, false, size_of<P>(), align_of<P>()};          \
     }                                                                                                         \
   };                                                                                                          \
   template <class P, int Slot> struct Parameter<P&, ATTRIBUTE<Slot>> {                                        \
-    static METAL_SIM_INLINE P& get(Lane& lane) { return *static_cast<P*>(lane.threadgroup->SOURCE[Slot]); }   \
+    static METAL_SIM_OUTLINE P& get(Lane& lane) { return *static_cast<P*>(lane.threadgroup->SOURCE[Slot]); }   \
     static constexpr ArgumentDescriptor describe() {                                                          \
       return {KIND, Slot, metal::is_const_v<P>, true, size_of<P>(), align_of<P>()};           \
     }                                                                                                         \
@@ -68,7 +68,7 @@ METAL_SIM_INLINE uint32_t volume(Uint3 size) { return size.x * size.y * size.z; 
 #define METAL_SIM_BUILTIN_PARAMETER(ATTRIBUTE, EXPRESSION)                                                    \
   struct ATTRIBUTE {};                                                                                        \
   template <class P> struct Parameter<P, ATTRIBUTE> {                                                         \
-    static METAL_SIM_INLINE metal::remove_cv_t<metal::remove_reference_t<P>> get(Lane& lane) {                \
+    static METAL_SIM_OUTLINE metal::remove_cv_t<metal::remove_reference_t<P>> get(Lane& lane) {                \
       using Q = metal::remove_cv_t<metal::remove_reference_t<P>>;                                             \
       return EXPRESSION;                                                                                      \
     }                                                                                                         \

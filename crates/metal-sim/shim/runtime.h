@@ -3,6 +3,18 @@
 #pragma once
 #pragma clang system_header
 #define METAL_SIM_INLINE inline __attribute__((always_inline))
+// Functions of ours that look at the runtime's memory or let other threads run. With the sanitizer they are calls,
+// so that the memory is not checked and the return address tells where in the source they were called.
+#define METAL_SIM_UNCHECKED __attribute__((no_sanitize("thread", "alignment", "array-bounds")))
+// Around functions of ours that are inlined into others: what they do is not to be checked again and again.
+#define METAL_SIM_UNCHECKED_BEGIN \
+  _Pragma("clang attribute push(__attribute__((no_sanitize(\"thread\", \"alignment\", \"array-bounds\"))), apply_to = function)")
+#define METAL_SIM_UNCHECKED_END _Pragma("clang attribute pop")
+#ifdef METAL_SIM_SANITIZE
+#define METAL_SIM_OUTLINE inline METAL_SIM_UNCHECKED __attribute__((noinline, convergent, nomerge))
+#else
+#define METAL_SIM_OUTLINE METAL_SIM_INLINE
+#endif
 
 typedef unsigned char uchar;
 typedef unsigned short ushort;
@@ -25,10 +37,15 @@ typedef __bf16 bfloat;
 
 namespace metal_sim {
 
-constexpr uint32_t abi_version = 1;
+#ifdef METAL_SIM_SANITIZE
+constexpr uint32_t abi_version = 2 + (1 << 16);
+#else
+constexpr uint32_t abi_version = 2;
+#endif
 constexpr uint32_t simd_width = 32;
 constexpr size_t stack_size = 128 << 10;   // one fiber's stack, aligned to its size
 constexpr size_t exchange_bytes = 32;      // the widest value that a SIMD-group operation passes
+constexpr uint32_t simdgroup_barrier_bit = 1u << 31;
 constexpr uint32_t matrix_tile_limit = 192;
 constexpr uint32_t matrix_operation_limit = 192;
 
@@ -36,6 +53,8 @@ struct Uint3 { uint32_t x, y, z; };
 struct Threadgroup;
 struct SimdGroup;
 struct MatrixQueue;
+struct Sanitizer;
+struct SanitizerHooks;
 
 // One Metal thread.
 struct Lane {
@@ -45,11 +64,12 @@ struct Lane {
   uint32_t thread;              // thread_index_in_threadgroup
   Uint3 position;               // thread_position_in_threadgroup
   uint32_t site;                // where it waits: line * 256 + column
-  uint32_t barrier_flags;       // of the threadgroup barrier it waits at
+  uint32_t barrier_flags;       // of the barrier it waits at; simdgroup_barrier adds simdgroup_barrier_bit
   uint32_t matrix_operations;   // queued since the last synchronisation
   uint32_t matrix_tiles;        // taken since the last synchronisation
   uint32_t stack;               // runtime: index of its stack
   void* stack_pointer;          // runtime: where it was switched out, null before it starts
+  uint64_t place;               // with the sanitizer: the instruction behind the call that waits
 };
 
 // One SIMD-group: 32 lanes with consecutive thread indices.
@@ -62,10 +82,10 @@ struct SimdGroup {
   uint32_t sites_differ;                     // lanes wait at more than one site
   uint32_t combine_pending;                  // the next lane to resume completes the operation
   uint32_t index;                            // simdgroup_index_in_threadgroup
-  uint32_t epoch;                            // counts synchronisations, for the sanitizer
   Lane* lanes;
   MatrixQueue* matrix_queue;
   void (*matrix_flush)(SimdGroup*);          // set while matrix operations are queued
+  uint64_t stamps[2];                        // sanitizer: when accesses of device and threadgroup memory happen
   alignas(64) unsigned char exchange[2][simd_width][exchange_bytes];
   alignas(64) unsigned char result[2][64];
 };
@@ -78,13 +98,12 @@ struct Threadgroup {
   Uint3 threadgroups;               // threadgroups_per_grid
   Uint3 grid;                       // threads_per_grid
   uint32_t thread_count, simdgroup_count;
-  uint32_t epoch;                   // counts threadgroup barriers, for the sanitizer
-  uint32_t device_epoch;            // counts those of them with mem_device
   void* const* buffers;             // by slot
   void* const* dynamic_memory;      // by slot
   const uint64_t* constants;        // function constants by index
   const uint8_t* constants_defined;
   void* worker;                     // runtime: what executes this threadgroup
+  Sanitizer* sanitizer;             // null without it
 };
 
 // What the runtime offers to kernels.
@@ -96,8 +115,6 @@ struct Runtime {
   void* (*local_memory)(Lane*, const void* key, size_t size, size_t alignment);
   // Ends the dispatch with an error. Does not return.
   void (*fail)(Lane*, const char* reason);
-  // Tells the sanitizer about an atomic access.
-  void (*atomic_access)(Lane*, const volatile void* address, size_t size, uint32_t writes, uint32_t site);
 };
 
 enum ArgumentKind : uint32_t { argument_buffer, argument_threadgroup, argument_builtin };
@@ -132,6 +149,7 @@ struct LibraryDescriptor {
 
 extern const Runtime* runtime __attribute__((visibility("hidden")));
 
+METAL_SIM_UNCHECKED_BEGIN
 // The lane whose stack this is: its address lies at the top of the stack.
 METAL_SIM_INLINE Lane* current_lane() {
   uintptr_t stack_pointer;
@@ -144,6 +162,7 @@ METAL_SIM_INLINE Lane* current_lane() {
 #endif
   return *reinterpret_cast<Lane* const*>((stack_pointer | (stack_size - 1)) + 1 - sizeof(Lane*));
 }
+METAL_SIM_UNCHECKED_END
 
 }  // namespace metal_sim
 #define METAL_SIM_SITE uint32_t site = __builtin_LINE() * 256u + (__builtin_COLUMN() & 255u)

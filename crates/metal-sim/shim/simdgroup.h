@@ -7,8 +7,16 @@
 #include "atomic.h"
 
 namespace metal_sim {
+METAL_SIM_UNCHECKED_BEGIN
+// Notes where in the source this function's caller is called from, which must be one of the outlined functions.
+METAL_SIM_INLINE void note_place(Lane* lane) {
+#ifdef METAL_SIM_SANITIZE
+  lane->place = METAL_SIM_PLACE;
+#endif
+}
 METAL_SIM_INLINE void synchronise_simdgroup(uint32_t site) {
   Lane* lane = current_lane();
+  note_place(lane);
   runtime->simd_arrive(lane, site);
 }
 
@@ -27,6 +35,7 @@ template <class T> struct Exchanged {
 template <class T> METAL_SIM_INLINE Exchanged<T> exchange(const T& value, uint32_t site) {
   static_assert(sizeof(T) <= exchange_bytes, "value too wide for a SIMD-group operation");
   Lane* lane = current_lane();
+  note_place(lane);
   SimdGroup* group = lane->simdgroup;
   __builtin_memcpy(group->exchange[group->generation & 1][lane->lane], &value, sizeof(T));
   runtime->simd_arrive(lane, site);
@@ -36,6 +45,7 @@ template <class T> METAL_SIM_INLINE Exchanged<T> exchange(const T& value, uint32
 template <class T, class F> METAL_SIM_INLINE T reduce(const T& value, F combine, uint32_t site) {
   static_assert(sizeof(T) <= exchange_bytes, "value too wide for a SIMD-group operation");
   Lane* lane = current_lane();
+  note_place(lane);
   SimdGroup* group = lane->simdgroup;
   __builtin_memcpy(group->exchange[group->generation & 1][lane->lane], &value, sizeof(T));
   bool combines = runtime->simd_arrive(lane, site);
@@ -65,29 +75,38 @@ template <class T> METAL_SIM_INLINE auto plain(const T& value) {
   if constexpr (is_vector<T>) return VectorOf<T>(value);
   else return value;
 }
+METAL_SIM_UNCHECKED_END
 }  // namespace metal_sim
 
 namespace metal {
-METAL_SIM_INLINE void threadgroup_barrier(mem_flags flags, METAL_SIM_SITE) {
-  metal_sim::runtime->threadgroup_barrier(metal_sim::current_lane(), uint32_t(flags), site);
+METAL_SIM_OUTLINE void threadgroup_barrier(mem_flags flags, METAL_SIM_SITE) {
+  metal_sim::Lane* lane = metal_sim::current_lane();
+  metal_sim::note_place(lane);
+  metal_sim::runtime->threadgroup_barrier(lane, uint32_t(flags), site);
 }
 METAL_SIM_INLINE void threadgroup_barrier(mem_flags flags, memory_order, thread_scope = thread_scope_threadgroup, METAL_SIM_SITE) {
-  metal_sim::runtime->threadgroup_barrier(metal_sim::current_lane(), uint32_t(flags), site);
+  threadgroup_barrier(flags, site);
 }
-// Without memory to order it only limits how far lanes drift apart, which nothing here can observe.
-METAL_SIM_INLINE void simdgroup_barrier(mem_flags flags, METAL_SIM_SITE) {
-#ifndef METAL_SIM_SANITIZE
+// Without memory to order it only limits how far lanes drift apart, which only the sanitizer looks at.
+METAL_SIM_OUTLINE void simdgroup_barrier(mem_flags flags, METAL_SIM_SITE) {
+#ifdef METAL_SIM_SANITIZE
+  metal_sim::Lane* lane = metal_sim::current_lane();
+  metal_sim::note_place(lane);
+  lane->barrier_flags = uint32_t(flags) | metal_sim::simdgroup_barrier_bit;
+  metal_sim::runtime->simd_arrive(lane, site);
+  lane->barrier_flags = 0;
+#else
   if (flags == mem_flags::mem_none) return;
-#endif
   metal_sim::synchronise_simdgroup(site);
+#endif
 }
 
 #define METAL_SIM_REDUCTION(NAME, EXPRESSION)                                                       \
-  template <class S> METAL_SIM_INLINE auto simd_##NAME(const S& value, METAL_SIM_SITE) {            \
+  template <class S> METAL_SIM_OUTLINE auto simd_##NAME(const S& value, METAL_SIM_SITE) {            \
     using T = decltype(metal_sim::plain(value));                                                    \
     return metal_sim::reduce<T>(metal_sim::plain(value), [](T a, T b) { return T(EXPRESSION); }, site); \
   }                                                                                                 \
-  template <class S> METAL_SIM_INLINE auto quad_##NAME(const S& value, METAL_SIM_SITE) {            \
+  template <class S> METAL_SIM_OUTLINE auto quad_##NAME(const S& value, METAL_SIM_SITE) {            \
     using T = decltype(metal_sim::plain(value));                                                    \
     auto values = metal_sim::exchange<T>(metal_sim::plain(value), site);                            \
     T a = values[values.lane];                                                                      \
@@ -104,28 +123,28 @@ METAL_SIM_REDUCTION(or, a | b)
 METAL_SIM_REDUCTION(xor, a ^ b)
 
 #define METAL_SIM_PREFIX(NAME, IDENTITY, EXPRESSION)                                                \
-  template <class T> METAL_SIM_INLINE T simd_prefix_inclusive_##NAME(T value, METAL_SIM_SITE) {     \
+  template <class T> METAL_SIM_OUTLINE T simd_prefix_inclusive_##NAME(T value, METAL_SIM_SITE) {     \
     auto values = metal_sim::exchange(value, site);                                                 \
     T a = T(IDENTITY);                                                                              \
     for (uint32_t i = 0; i <= values.lane; i++)                                                     \
       if (values.is_active(i)) { T b = values[i]; a = T(EXPRESSION); }                              \
     return a;                                                                                       \
   }                                                                                                 \
-  template <class T> METAL_SIM_INLINE T simd_prefix_exclusive_##NAME(T value, METAL_SIM_SITE) {     \
+  template <class T> METAL_SIM_OUTLINE T simd_prefix_exclusive_##NAME(T value, METAL_SIM_SITE) {     \
     auto values = metal_sim::exchange(value, site);                                                 \
     T a = T(IDENTITY);                                                                              \
     for (uint32_t i = 0; i < values.lane; i++)                                                      \
       if (values.is_active(i)) { T b = values[i]; a = T(EXPRESSION); }                              \
     return a;                                                                                       \
   }                                                                                                 \
-  template <class T> METAL_SIM_INLINE T quad_prefix_inclusive_##NAME(T value, METAL_SIM_SITE) {     \
+  template <class T> METAL_SIM_OUTLINE T quad_prefix_inclusive_##NAME(T value, METAL_SIM_SITE) {     \
     auto values = metal_sim::exchange(value, site);                                                 \
     T a = T(IDENTITY);                                                                              \
     for (uint32_t i = values.lane & ~3u; i <= values.lane; i++)                                     \
       if (values.is_active(i)) { T b = values[i]; a = T(EXPRESSION); }                              \
     return a;                                                                                       \
   }                                                                                                 \
-  template <class T> METAL_SIM_INLINE T quad_prefix_exclusive_##NAME(T value, METAL_SIM_SITE) {     \
+  template <class T> METAL_SIM_OUTLINE T quad_prefix_exclusive_##NAME(T value, METAL_SIM_SITE) {     \
     auto values = metal_sim::exchange(value, site);                                                 \
     T a = T(IDENTITY);                                                                              \
     for (uint32_t i = values.lane & ~3u; i < values.lane; i++)                                      \
@@ -137,13 +156,13 @@ METAL_SIM_PREFIX(product, 1, a * b)
 
 // Shuffles: WIDTH lanes exchange; FROM says which of them a lane reads.
 #define METAL_SIM_SHUFFLE(NAME, PARAMETER, FROM)                                                    \
-  template <class S> METAL_SIM_INLINE auto simd_##NAME(const S& value, ushort PARAMETER, METAL_SIM_SITE) { \
+  template <class S> METAL_SIM_OUTLINE auto simd_##NAME(const S& value, ushort PARAMETER, METAL_SIM_SITE) { \
     constexpr int width = 32;                                                                       \
     auto values = metal_sim::exchange(metal_sim::plain(value), site);                               \
     int lane = int(values.lane), base = 0, from = FROM;                                             \
     return values[uint32_t(base + (from < 0 || from >= width ? lane : from))];                      \
   }                                                                                                 \
-  template <class S> METAL_SIM_INLINE auto quad_##NAME(const S& value, ushort PARAMETER, METAL_SIM_SITE) { \
+  template <class S> METAL_SIM_OUTLINE auto quad_##NAME(const S& value, ushort PARAMETER, METAL_SIM_SITE) { \
     constexpr int width = 4;                                                                        \
     auto values = metal_sim::exchange(metal_sim::plain(value), site);                               \
     int lane = int(values.lane & 3), base = int(values.lane) - lane, from = FROM;                   \
@@ -157,23 +176,23 @@ METAL_SIM_SHUFFLE(shuffle_up, delta, lane - int(delta))
 METAL_SIM_SHUFFLE(shuffle_rotate_down, delta, (lane + int(delta)) & (width - 1))
 METAL_SIM_SHUFFLE(shuffle_rotate_up, delta, (lane - int(delta)) & (width - 1))
 
-template <class T> METAL_SIM_INLINE T simd_shuffle_and_fill_down(T value, T fill, ushort delta, ushort modulo = 32, METAL_SIM_SITE) {
+template <class T> METAL_SIM_OUTLINE T simd_shuffle_and_fill_down(T value, T fill, ushort delta, ushort modulo = 32, METAL_SIM_SITE) {
   struct Pair { T value, fill; };
   auto values = metal_sim::exchange(Pair{value, fill}, site);
   uint32_t in_segment = values.lane % modulo, base = values.lane - in_segment, from = in_segment + delta;
   return from < modulo ? values[base + from].value : values[base + from - modulo].fill;
 }
-template <class T> METAL_SIM_INLINE T simd_shuffle_and_fill_up(T value, T fill, ushort delta, ushort modulo = 32, METAL_SIM_SITE) {
+template <class T> METAL_SIM_OUTLINE T simd_shuffle_and_fill_up(T value, T fill, ushort delta, ushort modulo = 32, METAL_SIM_SITE) {
   struct Pair { T value, fill; };
   auto values = metal_sim::exchange(Pair{value, fill}, site);
   uint32_t in_segment = values.lane % modulo, base = values.lane - in_segment;
   return in_segment >= delta ? values[base + in_segment - delta].value : values[base + in_segment + modulo - delta].fill;
 }
-template <class S> METAL_SIM_INLINE auto simd_broadcast_first(const S& value, METAL_SIM_SITE) {
+template <class S> METAL_SIM_OUTLINE auto simd_broadcast_first(const S& value, METAL_SIM_SITE) {
   auto values = metal_sim::exchange(metal_sim::plain(value), site);
   return values[__builtin_ctz(values.group->active)];
 }
-template <class S> METAL_SIM_INLINE auto quad_broadcast_first(const S& value, METAL_SIM_SITE) {
+template <class S> METAL_SIM_OUTLINE auto quad_broadcast_first(const S& value, METAL_SIM_SITE) {
   auto values = metal_sim::exchange(metal_sim::plain(value), site);
   return values[__builtin_ctz(values.group->active >> (values.lane & ~3u)) + (values.lane & ~3u)];
 }
@@ -194,7 +213,7 @@ struct quad_vote {
   METAL_SIM_INLINE bool all() const { return bits == 0xf; }
   METAL_SIM_INLINE bool any() const { return bits != 0; }
 };
-METAL_SIM_INLINE simd_vote simd_ballot(bool predicate, METAL_SIM_SITE) {
+METAL_SIM_OUTLINE simd_vote simd_ballot(bool predicate, METAL_SIM_SITE) {
   auto values = metal_sim::exchange(uint32_t(predicate), site);
   ulong bits = 0;
   for (uint32_t i = 0; i < 32; i++) bits |= ulong(values.is_active(i) && values[i]) << i;
@@ -207,11 +226,11 @@ METAL_SIM_INLINE bool simd_any(bool predicate, METAL_SIM_SITE) { return simd_bal
 METAL_SIM_INLINE bool simd_all(bool predicate, METAL_SIM_SITE) { return !simd_ballot(!predicate, site).any(); }
 METAL_SIM_INLINE bool quad_any(bool predicate, METAL_SIM_SITE) { return quad_ballot(predicate, site).any(); }
 METAL_SIM_INLINE bool quad_all(bool predicate, METAL_SIM_SITE) { return !quad_ballot(!predicate, site).any(); }
-METAL_SIM_INLINE simd_vote simd_active_threads_mask(METAL_SIM_SITE) {
+METAL_SIM_OUTLINE simd_vote simd_active_threads_mask(METAL_SIM_SITE) {
   metal_sim::synchronise_simdgroup(site);
   return simd_vote(metal_sim::current_lane()->simdgroup->active);
 }
-METAL_SIM_INLINE bool simd_is_first(METAL_SIM_SITE) {
+METAL_SIM_OUTLINE bool simd_is_first(METAL_SIM_SITE) {
   metal_sim::synchronise_simdgroup(site);
   auto lane = metal_sim::current_lane();
   return lane->lane == uint32_t(__builtin_ctz(lane->simdgroup->active));

@@ -10,6 +10,7 @@
 #include "simdgroup.h"
 
 namespace metal_sim {
+METAL_SIM_UNCHECKED_BEGIN
 
 enum MatrixElement : uint8_t { element_float, element_half, element_bfloat };
 template <class T> constexpr MatrixElement matrix_element =
@@ -36,6 +37,9 @@ struct MatrixQueue {
   MatrixState* results[matrix_tile_limit][simd_width];   // objects to receive a tile's value
   bool has_results[matrix_tile_limit];
 };
+
+// The index of the running lane, which is the same wherever it asks.
+__attribute__((const)) METAL_SIM_OUTLINE uint32_t lane_index() { return current_lane()->lane; }
 
 // The position of a lane's first element; the second one is to its right. This is the layout of Apple's GPUs.
 METAL_SIM_INLINE uint32_t matrix_row(uint32_t lane) { return (lane >> 2 & 4) + (lane >> 1 & 3); }
@@ -100,6 +104,7 @@ __attribute__((noinline, no_sanitize("all"))) static void flush_matrix_queue(Sim
   group->matrix_flush = nullptr;
 }
 
+METAL_SIM_UNCHECKED_END
 }  // namespace metal_sim
 
 namespace metal {
@@ -112,7 +117,7 @@ template <class T, int Columns, int Rows> struct simdgroup_matrix {
   METAL_SIM_INLINE simdgroup_matrix() : state{0, 0, false, false} {}
   // A diagonal matrix.
   explicit METAL_SIM_INLINE simdgroup_matrix(T diagonal) : simdgroup_matrix() {
-    uint32_t lane = metal_sim::current_lane()->lane, row = metal_sim::matrix_row(lane), column = metal_sim::matrix_column(lane);
+    uint32_t lane = metal_sim::lane_index(), row = metal_sim::matrix_row(lane), column = metal_sim::matrix_column(lane);
     elements[0] = row == column ? diagonal : T(0);
     elements[1] = row == column + 1 ? diagonal : T(0);
   }
@@ -124,26 +129,26 @@ template <class T, int Columns, int Rows> struct simdgroup_matrix {
   METAL_SIM_INLINE ~simdgroup_matrix() { forget(); }
 
   // The two elements of this lane.
-  METAL_SIM_INLINE vec<T, 2>& thread_elements(METAL_SIM_SITE) {
+  METAL_SIM_OUTLINE vec<T, 2>& thread_elements(METAL_SIM_SITE) {
     settle(site);
     state.exposed = true;
     state.generation = 0;
     return *reinterpret_cast<vec<T, 2>*>(elements);
   }
-  METAL_SIM_INLINE const vec<T, 2>& thread_elements(METAL_SIM_SITE) const {
+  METAL_SIM_OUTLINE const vec<T, 2>& thread_elements(METAL_SIM_SITE) const {
     settle(site);
     return *reinterpret_cast<const vec<T, 2>*>(elements);
   }
 
   // Makes the elements valid.
-  METAL_SIM_INLINE void settle(uint32_t site) const {
+  METAL_SIM_OUTLINE void settle(uint32_t site) const {
     if (!state.pending) return;
     metal_sim::synchronise_simdgroup(site);
     if (__builtin_expect(*const_cast<const volatile bool*>(&state.pending), 0))
       metal_sim::runtime->fail(metal_sim::current_lane(), "a simdgroup_matrix operation was not executed by all threads of its SIMD-group");
   }
   // Drops a value that is still to come: the object dies or gets another value.
-  METAL_SIM_INLINE void forget() {
+  METAL_SIM_OUTLINE void forget() {
     if (__builtin_expect(state.pending, 0)) {
       metal_sim::Lane* lane = metal_sim::current_lane();
       lane->simdgroup->matrix_queue->results[state.tile][lane->lane] = nullptr;
@@ -151,14 +156,14 @@ template <class T, int Columns, int Rows> struct simdgroup_matrix {
     }
     state.generation = 0;
   }
-  METAL_SIM_INLINE void set(T first, T second) {
+  METAL_SIM_OUTLINE void set(T first, T second) {
     forget();
     elements[0] = first;
     elements[1] = second;
   }
 
  private:
-  METAL_SIM_INLINE void assign(const simdgroup_matrix& other);
+  METAL_SIM_OUTLINE void assign(const simdgroup_matrix& other);
 };
 typedef simdgroup_matrix<float, 8, 8> simdgroup_float8x8;
 typedef simdgroup_matrix<half, 8, 8> simdgroup_half8x8;
@@ -166,6 +171,7 @@ typedef simdgroup_matrix<bfloat, 8, 8> simdgroup_bfloat8x8;
 }  // namespace metal
 
 namespace metal_sim {
+METAL_SIM_UNCHECKED_BEGIN
 using metal::simdgroup_matrix;
 
 // One lane's view of the queue while it adds an operation.
@@ -215,10 +221,11 @@ struct MatrixQueueEntry {
   }
   METAL_SIM_INLINE void add(MatrixOperation operation) { queue->operations[lane->matrix_operations++] = operation; }
 };
+METAL_SIM_UNCHECKED_END
 }  // namespace metal_sim
 
 namespace metal {
-template <class T, int C, int R> METAL_SIM_INLINE void simdgroup_matrix<T, C, R>::assign(const simdgroup_matrix& other) {
+template <class T, int C, int R> METAL_SIM_OUTLINE void simdgroup_matrix<T, C, R>::assign(const simdgroup_matrix& other) {
   if (__builtin_expect(!other.state.pending, 1)) {
     elements[0] = other.elements[0];
     elements[1] = other.elements[1];
@@ -248,26 +255,34 @@ METAL_SIM_INLINE simdgroup_matrix<T, C, R> make_diagonal_simdgroup_matrix(type_i
 template <class T>
 METAL_SIM_INLINE void simdgroup_load(simdgroup_matrix<T, 8, 8>& matrix, const type_identity_t<T>* source, ulong elements_per_row = 8,
                                      ulong2 origin = ulong2(0), bool transpose = false) {
-  uint32_t lane = metal_sim::current_lane()->lane;
+  uint32_t lane = metal_sim::lane_index();
   ulong row = metal_sim::matrix_row(lane), column = metal_sim::matrix_column(lane);
   source += origin.y * elements_per_row + origin.x;
-  if (transpose) matrix.set(source[column * elements_per_row + row], source[(column + 1) * elements_per_row + row]);
-  else matrix.set(source[row * elements_per_row + column], source[row * elements_per_row + column + 1]);
+  if (transpose) {
+    matrix.set(source[column * elements_per_row + row], source[(column + 1) * elements_per_row + row]);
+  } else {
+    T pair[2];   // one access
+    __builtin_memcpy(pair, source + row * elements_per_row + column, sizeof pair);
+    matrix.set(pair[0], pair[1]);
+  }
 }
 template <class T>
 METAL_SIM_INLINE void simdgroup_store(const simdgroup_matrix<T, 8, 8>& matrix, type_identity_t<T>* destination, ulong elements_per_row = 8,
                                       ulong2 origin = ulong2(0), bool transpose = false, METAL_SIM_SITE) {
   matrix.settle(site);
-  uint32_t lane = metal_sim::current_lane()->lane;
+  uint32_t lane = metal_sim::lane_index();
   ulong row = metal_sim::matrix_row(lane), column = metal_sim::matrix_column(lane);
   destination += origin.y * elements_per_row + origin.x;
-  ulong step = transpose ? elements_per_row : 1;
-  T* first = transpose ? destination + column * elements_per_row + row : destination + row * elements_per_row + column;
-  first[0] = matrix.elements[0];
-  first[step] = matrix.elements[1];
+  if (transpose) {
+    T* first = destination + column * elements_per_row + row;
+    first[0] = matrix.elements[0];
+    first[elements_per_row] = matrix.elements[1];
+  } else {
+    __builtin_memcpy(destination + row * elements_per_row + column, matrix.elements, sizeof matrix.elements);
+  }
 }
 template <class D, class A, class B, class C>
-METAL_SIM_INLINE void simdgroup_multiply_accumulate(simdgroup_matrix<D, 8, 8>& d, const simdgroup_matrix<A, 8, 8>& a,
+METAL_SIM_OUTLINE void simdgroup_multiply_accumulate(simdgroup_matrix<D, 8, 8>& d, const simdgroup_matrix<A, 8, 8>& a,
                                                     const simdgroup_matrix<B, 8, 8>& b, const simdgroup_matrix<C, 8, 8>& c, METAL_SIM_SITE) {
   metal_sim::MatrixQueueEntry entry(site);
   uint32_t left = entry.tile_of(a), right = entry.tile_of(b), target;

@@ -4,4 +4,5 @@ pub mod compile;
 pub mod device;
 pub mod profile;
 pub mod runtime;
+pub mod sanitize;
 pub mod scan;

@@ -18,6 +18,7 @@ const OLDEST: u32 = 17;
 pub struct Clang {
     program: PathBuf,
     identity: String,
+    sanitizes: bool,
 }
 
 impl Clang {
@@ -49,7 +50,19 @@ impl Clang {
         let modified = metadata.modified().ok()?.duration_since(UNIX_EPOCH).ok()?.as_secs();
         let flags = target_flags().join(" ");
         let identity = format!("{} {} {modified} {flags}", target.display(), metadata.len());
-        Some(Self { program, identity })
+        Some(Self { program, identity, sanitizes: false })
+    }
+
+    /// The same compiler, for the sanitizer: what it compiles calls it before every access of memory.
+    #[must_use]
+    pub fn with_sanitizer(mut self) -> Self {
+        self.sanitizes = true;
+        self
+    }
+
+    /// Whether it compiles for the sanitizer.
+    pub fn sanitizes(&self) -> bool {
+        self.sanitizes
     }
 
     /// Changes when the compiler or the processor it compiles for changes. Starting it to ask for its version

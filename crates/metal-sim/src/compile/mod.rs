@@ -114,6 +114,7 @@ pub fn build(clang: &Clang, source: Source<'_>, options: &CompileOptions) -> Res
         clang.identity(),
         shim::fingerprint(),
         &CODE_GENERATION.join(" "),
+        if clang.sanitizes() { SANITIZER } else { &[] }.join(" ").as_str(),
         env!("CARGO_PKG_VERSION"),
     ]);
     let library = directory.join(format!("{key}.so"));
@@ -235,6 +236,32 @@ const CODE_GENERATION: &[&str] = &[
     "-ffloat16-excess-precision=none",
 ];
 
+/// How clang compiles for the sanitizer: calls of ours in front of every access of memory, after optimisation, and
+/// checks of alignment and of the indices of arrays. These are the compiler's own flags: its driver would link the
+/// sanitizers' runtimes.
+const SANITIZER: &[&str] = &[
+    "-DMETAL_SIM_SANITIZE",
+    // A loop without an end is not to be optimised away.
+    "-fno-finite-loops",
+    "-fno-vectorize",
+    // The hooks know accesses of up to 16 bytes.
+    "-mllvm",
+    "-slp-max-reg-size=128",
+    "-Xclang",
+    "-fsanitize=thread,alignment,array-bounds",
+    "-Xclang",
+    "-fsanitize-recover=alignment,array-bounds",
+    "-fstrict-flex-arrays=1",
+    // The shim tells about atomics itself.
+    "-mllvm",
+    "-tsan-instrument-atomics=0",
+    "-mllvm",
+    "-tsan-instrument-func-entry-exit=0",
+    // A read before a write may be of memory that nobody wrote.
+    "-mllvm",
+    "-tsan-instrument-read-before-write=1",
+];
+
 /// What relative names of sources are relative to in debug information, whatever the compiler's working directory.
 pub(crate) const COMPILATION_DIRECTORY: &str = "/metal-sim";
 const COMPILATION_DIRECTORY_FLAG: &str = "-fdebug-compilation-dir=/metal-sim";
@@ -252,6 +279,9 @@ fn compile(
     let shim = shim::install(&cache::directory())?;
     let output = cache::temporary(library);
     let mut arguments: Vec<String> = CODE_GENERATION.iter().map(|&flag| flag.to_owned()).collect();
+    if clang.sanitizes() {
+        arguments.extend(SANITIZER.iter().map(|&flag| flag.to_owned()));
+    }
     arguments.extend(clang.target_flags().iter().map(|&flag| flag.to_owned()));
     match options.math {
         MathMode::Fast => arguments.extend(["-ffast-math", "-fno-finite-math-only"].map(str::to_owned)),

@@ -7,8 +7,9 @@ use std::sync::OnceLock;
 use super::{Error, cache};
 
 /// Our headers.
-const HEADERS: [(&str, &str); 9] = [
+const HEADERS: [(&str, &str); 10] = [
     ("runtime.h", include_str!("../../shim/runtime.h")),
+    ("sanitizer.h", include_str!("../../shim/sanitizer.h")),
     ("type_traits.h", include_str!("../../shim/type_traits.h")),
     ("vector.h", include_str!("../../shim/vector.h")),
     ("math.h", include_str!("../../shim/math.h")),

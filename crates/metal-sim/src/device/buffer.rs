@@ -1,10 +1,16 @@
 //! Buffers: memory that host and kernels share.
 
 use std::ffi::c_void;
+use std::panic::Location;
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
 
 use metal::device::{Buffer, Error, Limits, Result, checks};
+
+use crate::sanitize::{Action, Sanitizer, Tracked};
+
+/// Address space behind a buffer under the sanitizer, at least.
+const SANITIZER_GAP: usize = 1 << 20;
 
 /// Memory that host and kernels share.
 #[derive(Clone)]
@@ -18,6 +24,26 @@ struct Memory {
     length: usize,
     /// Bytes of the mapping, for memory of our own.
     mapped: Option<usize>,
+    watch: Option<Watch>,
+}
+
+/// What the sanitizer sees of a buffer.
+struct Watch {
+    sanitizer: Arc<Sanitizer>,
+    tracked: Arc<Tracked>,
+}
+
+fn watch(
+    sanitizer: Option<&Arc<Sanitizer>>,
+    label: &str,
+    start: NonNull<u8>,
+    length: usize,
+    foreign: bool,
+) -> Option<Watch> {
+    sanitizer.map(|sanitizer| Watch {
+        sanitizer: Arc::clone(sanitizer),
+        tracked: sanitizer.track(label, start.as_ptr() as usize, length, foreign),
+    })
 }
 
 // SAFETY: the memory is plain bytes. Who may touch it when is the contract of `Buffer::contents` and of
@@ -27,11 +53,19 @@ unsafe impl Send for Memory {}
 unsafe impl Sync for Memory {}
 
 impl SimBuffer {
-    pub(super) fn owned(label: &str, length: usize, limits: &Limits) -> Result<Self> {
+    pub(super) fn owned(
+        label: &str,
+        length: usize,
+        limits: &Limits,
+        sanitizer: Option<&Arc<Sanitizer>>,
+    ) -> Result<Self> {
         limits.check_buffer_length(label, length)?;
-        // One page more than needed, to align the start and to leave a gap that faults behind the end.
+        // One page more than needed, to align the start and to leave a gap that faults behind the end; a wide one
+        // under the sanitizer, so that what runs past the end meets no other buffer.
         let page = limits.no_copy_alignment;
-        let mapped = length.next_multiple_of(page) + 2 * page;
+        let rounded = length.next_multiple_of(page);
+        let gap = if sanitizer.is_some() { rounded.max(SANITIZER_GAP) } else { 0 };
+        let mapped = rounded + 2 * page + gap;
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
         // SAFETY: an anonymous private mapping at an address of the kernel's choice.
         let mapping = unsafe { libc::mmap(ptr::null_mut(), mapped, libc::PROT_NONE, flags, -1, 0) };
@@ -56,14 +90,9 @@ impl SimBuffer {
         let Some(start) = start else {
             return Err(Error::Device(format!("buffer '{label}': no memory for {length} bytes")));
         };
-        Ok(Self {
-            memory: Arc::new(Memory {
-                label: label.to_owned(),
-                start,
-                length,
-                mapped: Some(mapped - before),
-            }),
-        })
+        let watch = watch(sanitizer, label, start, length, false);
+        let mapped = Some(mapped - before);
+        Ok(Self { memory: Arc::new(Memory { label: label.to_owned(), start, length, mapped, watch }) })
     }
 
     /// # Safety
@@ -73,9 +102,31 @@ impl SimBuffer {
         memory: NonNull<u8>,
         length: usize,
         limits: &Limits,
+        sanitizer: Option<&Arc<Sanitizer>>,
     ) -> Result<Self> {
         limits.check_no_copy(label, memory.as_ptr() as usize, length)?;
-        Ok(Self { memory: Arc::new(Memory { label: label.to_owned(), start: memory, length, mapped: None }) })
+        let watch = watch(sanitizer, label, memory, length, true);
+        let (label, start) = (label.to_owned(), memory);
+        Ok(Self { memory: Arc::new(Memory { label, start, length, mapped: None, watch }) })
+    }
+
+    /// What the sanitizer knows about the buffer.
+    pub(super) fn tracked(&self) -> Option<&Arc<Tracked>> {
+        self.memory.watch.as_ref().map(|watch| &watch.tracked)
+    }
+
+    /// Asks the sanitizer whether the host may touch the range now.
+    fn check_host(&self, offset: usize, length: usize, action: Action, caller: &Location<'_>) -> Result<()> {
+        let Some(tracked) = self.tracked() else { return Ok(()) };
+        tracked.check_host(offset, length, action, caller).map_err(|found| {
+            let (report, submission) = *found;
+            Error::Execution {
+                label: submission.to_string(),
+                kernel: report.kernel.clone(),
+                last_dispatches: vec![report.dispatch.clone()],
+                reason: report.to_string(),
+            }
+        })
     }
 
     /// Address of a byte, for kernels.
@@ -98,11 +149,17 @@ impl Buffer for SimBuffer {
     }
 
     fn contents(&self) -> NonNull<u8> {
+        if let Some(tracked) = self.tracked() {
+            // What happens through the pointer is not seen.
+            tracked.assume_written();
+        }
         self.memory.start
     }
 
+    #[track_caller]
     fn read(&self, offset: usize, out: &mut [u8]) -> Result<()> {
         self.check_range(offset, out.len())?;
+        self.check_host(offset, out.len(), Action::Read, Location::caller())?;
         // SAFETY: the range was checked, and `out` is memory of its own.
         unsafe {
             ptr::copy_nonoverlapping(self.memory.start.as_ptr().add(offset), out.as_mut_ptr(), out.len())
@@ -110,8 +167,13 @@ impl Buffer for SimBuffer {
         Ok(())
     }
 
+    #[track_caller]
     fn write(&self, offset: usize, data: &[u8]) -> Result<()> {
         self.check_range(offset, data.len())?;
+        self.check_host(offset, data.len(), Action::Write, Location::caller())?;
+        if let Some(tracked) = self.tracked() {
+            tracked.mark_written(offset, data.len());
+        }
         // SAFETY: the range was checked, and `data` is memory of its own.
         unsafe {
             ptr::copy_nonoverlapping(data.as_ptr(), self.memory.start.as_ptr().add(offset), data.len())
@@ -122,7 +184,10 @@ impl Buffer for SimBuffer {
 
 impl Drop for Memory {
     fn drop(&mut self) {
-        if let Some(mapped) = self.mapped {
+        let mapping = self.mapped.map(|mapped| (self.start.as_ptr() as usize, mapped));
+        if let Some(watch) = &self.watch {
+            watch.sanitizer.forget(&watch.tracked, mapping);
+        } else if let Some(mapped) = self.mapped {
             // SAFETY: the mapping was made by `owned`, and this was the last handle on it.
             unsafe { libc::munmap(self.start.as_ptr().cast(), mapped) };
         }

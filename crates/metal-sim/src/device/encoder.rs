@@ -2,6 +2,7 @@
 
 use std::ptr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::Sender;
 use std::time::Duration;
 
@@ -13,8 +14,10 @@ use metal::device::{
 use super::buffer::SimBuffer;
 use super::pipeline::SimPipeline;
 use super::queue::{SimSubmission, Work};
+use super::watch;
 use crate::runtime::layout::Uint3;
 use crate::runtime::{Argument, ArgumentKind, Launch, SLOTS};
+use crate::sanitize::{Sanitizer, Timeline};
 
 /// What references refer to whose function constant says that they do not exist.
 static NOTHING: [u128; 256] = [0; 256];
@@ -46,14 +49,14 @@ impl InlineBytes {
 }
 
 impl Binding {
-    fn length(&self) -> usize {
+    pub fn length(&self) -> usize {
         match self {
             Self::Buffer { buffer, offset } => buffer.length() - offset,
             Self::Bytes(bytes) => bytes.length,
         }
     }
 
-    fn address(&self) -> *mut std::ffi::c_void {
+    pub fn address(&self) -> *mut std::ffi::c_void {
         match self {
             Self::Buffer { buffer, offset } => buffer.address(*offset),
             Self::Bytes(bytes) => bytes.words.as_ptr().cast_mut().cast(),
@@ -74,15 +77,19 @@ pub(super) enum Command {
 }
 
 /// One recorded dispatch: everything bound when it was recorded.
-#[expect(
-    dead_code,
-    reason = "the pipeline keeps code loaded and the bindings keep memory, for the addresses in the launch"
-)]
 pub(super) struct Dispatch {
     pub label: String,
     pub pipeline: SimPipeline,
     pub bindings: Vec<(usize, Binding)>,
     pub launch: Launch,
+    /// Dispatches of the same interval may overlap.
+    pub interval: u64,
+}
+
+/// A number that no other interval has.
+fn new_interval() -> u64 {
+    static NEXT: AtomicU64 = AtomicU64::new(1);
+    NEXT.fetch_add(1, Ordering::Relaxed)
 }
 
 /// A recording of work.
@@ -91,11 +98,19 @@ pub struct SimCommandBuffer {
     limits: Limits,
     budget: Duration,
     commands: Vec<Command>,
-    queue: Sender<Work>,
+    queue: QueueHandle,
+}
+
+/// What a command buffer needs of its queue.
+#[derive(Clone)]
+pub(super) struct QueueHandle {
+    pub sender: Sender<Work>,
+    pub timeline: Arc<Timeline>,
+    pub sanitizer: Option<Arc<Sanitizer>>,
 }
 
 impl SimCommandBuffer {
-    pub(super) fn new(label: &str, limits: Limits, budget: Duration, queue: Sender<Work>) -> Self {
+    pub(super) fn new(label: &str, limits: Limits, budget: Duration, queue: QueueHandle) -> Self {
         Self { label: label.to_owned(), limits, budget, commands: Vec::new(), queue }
     }
 }
@@ -106,9 +121,11 @@ impl CommandBuffer for SimCommandBuffer {
     type Encoder<'a> = SimEncoder<'a>;
     type Submission = SimSubmission;
 
-    fn compute_encoder(&mut self, label: &str, _mode: DispatchMode) -> SimEncoder<'_> {
+    fn compute_encoder(&mut self, label: &str, mode: DispatchMode) -> SimEncoder<'_> {
         SimEncoder {
             label: label.to_owned(),
+            mode,
+            interval: new_interval(),
             command_buffer: self,
             pipeline: None,
             bindings: [const { None }; SLOTS],
@@ -131,17 +148,24 @@ impl CommandBuffer for SimCommandBuffer {
         Ok(())
     }
 
-    fn commit(self) -> Result<SimSubmission> {
+    fn commit(mut self) -> Result<SimSubmission> {
         let progress = Progress::new(&self.label, LastDispatches::default());
+        let timeline = Arc::clone(&self.queue.timeline);
+        let number = timeline.commit();
+        if let Some(sanitizer) = &self.queue.sanitizer {
+            watch::prepare(&mut self.commands, sanitizer, &timeline, number, &self.label);
+        }
         let work = Work { commands: self.commands, progress: progress.clone() };
-        self.queue.send(work).map_err(|_| Error::Device("the queue's thread has ended".to_owned()))?;
-        Ok(SimSubmission(progress))
+        self.queue.sender.send(work).map_err(|_| Error::Device("the queue's thread has ended".to_owned()))?;
+        Ok(SimSubmission { progress, timeline, number })
     }
 }
 
 /// Records dispatches.
 pub struct SimEncoder<'a> {
     label: String,
+    mode: DispatchMode,
+    interval: u64,
     command_buffer: &'a mut SimCommandBuffer,
     pipeline: Option<SimPipeline>,
     bindings: [Option<Binding>; SLOTS],
@@ -249,14 +273,29 @@ impl SimEncoder<'_> {
             constants_defined: Arc::clone(&pipeline.shared.constants_defined),
             queue_size: pipeline.shared.queue_size,
             budget: self.command_buffer.budget,
+            checks: None,
+            checker: ptr::null_mut(),
         };
+        let sanitizes = self.command_buffer.queue.sanitizer.is_some();
+        if pipeline.shared.sanitized != sanitizes {
+            let with = |yes| if yes { "with" } else { "without" };
+            return Err(Error::Device(format!(
+                "kernel '{kernel}': compiled {} the sanitizer, for a queue {} it",
+                with(pipeline.shared.sanitized),
+                with(sanitizes)
+            )));
+        }
         let label = self.label.clone();
         self.command_buffer.commands.push(Command::Dispatch(Box::new(Dispatch {
             label,
             pipeline,
             bindings,
             launch,
+            interval: self.interval,
         })));
+        if self.mode == DispatchMode::Serial {
+            self.interval = new_interval();
+        }
         Ok(())
     }
 }
@@ -314,6 +353,8 @@ impl ComputeEncoder for SimEncoder<'_> {
         self.dispatch(threads.div_ceil(block), block, threads)
     }
 
-    /// Dispatches run one after the other here, which every barrier allows.
-    fn barrier(&mut self) {}
+    /// Dispatches run one after the other here, which every barrier allows; the sanitizer remembers it.
+    fn barrier(&mut self) {
+        self.interval = new_interval();
+    }
 }

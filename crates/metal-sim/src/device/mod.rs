@@ -4,6 +4,7 @@ mod buffer;
 mod encoder;
 mod pipeline;
 mod queue;
+mod watch;
 
 use std::env;
 use std::ptr::NonNull;
@@ -20,6 +21,7 @@ pub use queue::{SimQueue, SimSubmission};
 
 use crate::compile::{self, Clang, Source};
 use crate::profile::Profile;
+use crate::sanitize::{self, Sanitizer};
 
 /// Most OS threads of one queue, unless `SMELT_SIM_THREADS` says otherwise.
 const MOST_THREADS: usize = 16;
@@ -52,6 +54,7 @@ struct Shared {
     profile: Profile,
     settings: Settings,
     clang: Clang,
+    sanitizer: Option<Arc<Sanitizer>>,
 }
 
 impl SimDevice {
@@ -61,11 +64,12 @@ impl SimDevice {
     /// [`compile::Error::MissingCompiler`].
     pub fn new(profile: Profile, settings: Settings) -> std::result::Result<Self, compile::Error> {
         let clang = Clang::find()?;
-        Ok(Self { shared: Arc::new(Shared { profile, settings, clang }) })
+        Ok(Self { shared: Arc::new(Shared { profile, settings, clang, sanitizer: None }) })
     }
 
     /// The device that the environment describes: `SMELT_SIM_GPU` (default: M1), `SMELT_SIM_THREADS`,
-    /// `SMELT_SIM_BUDGET_MS`.
+    /// `SMELT_SIM_BUDGET_MS`; with `SMELT_SIM_SANITIZE=1` also `SMELT_SIM_SEED`, `SMELT_SIM_STEPS` and
+    /// `SMELT_SIM_REPORTS`.
     ///
     /// # Errors
     /// [`Error::Device`] for a value that makes no sense, or without clang.
@@ -91,12 +95,50 @@ impl SimDevice {
         if let Some(milliseconds) = number("SMELT_SIM_BUDGET_MS")? {
             settings.budget = Duration::from_millis(milliseconds);
         }
-        Self::new(profile, settings).map_err(|error| Error::Device(error.to_string()))
+        let device = match env::var("SMELT_SIM_SANITIZE").as_deref() {
+            Err(_) | Ok("" | "0") => Self::new(profile, settings),
+            Ok("1") => {
+                let mut sanitizer = sanitize::Settings::default();
+                if let Ok(text) = env::var("SMELT_SIM_SEED") {
+                    sanitizer.seed = text
+                        .parse()
+                        .map_err(|_| Error::Device(format!("SMELT_SIM_SEED={text}: expected a number")))?;
+                }
+                if let Some(steps) = number("SMELT_SIM_STEPS")? {
+                    sanitizer.steps = steps;
+                }
+                sanitizer.report_file = env::var_os("SMELT_SIM_REPORTS").map(Into::into);
+                Self::with_sanitizer(profile, settings, sanitizer)
+            }
+            Ok(other) => {
+                return Err(Error::Device(format!("SMELT_SIM_SANITIZE={other}: expected 0 or 1")));
+            }
+        };
+        device.map_err(|error| Error::Device(error.to_string()))
     }
 
     /// The simulated GPU.
     pub fn profile(&self) -> &Profile {
         &self.shared.profile
+    }
+
+    /// A device that checks everything its kernels do.
+    ///
+    /// # Errors
+    /// [`compile::Error::MissingCompiler`].
+    pub fn with_sanitizer(
+        profile: Profile,
+        settings: Settings,
+        sanitizer: sanitize::Settings,
+    ) -> std::result::Result<Self, compile::Error> {
+        let clang = Clang::find()?.with_sanitizer();
+        let sanitizer = Some(Sanitizer::new(sanitizer));
+        Ok(Self { shared: Arc::new(Shared { profile, settings, clang, sanitizer }) })
+    }
+
+    /// What the sanitizer has found, on a device that has one.
+    pub fn sanitizer(&self) -> Option<&Sanitizer> {
+        self.shared.sanitizer.as_deref()
     }
 
     /// Compiles a source that may include files.
@@ -131,7 +173,7 @@ impl Device for SimDevice {
     }
 
     fn new_buffer(&self, label: &str, length: usize) -> Result<SimBuffer> {
-        SimBuffer::owned(label, length, self.limits())
+        SimBuffer::owned(label, length, self.limits(), self.shared.sanitizer.as_ref())
     }
 
     unsafe fn new_buffer_no_copy(
@@ -141,7 +183,7 @@ impl Device for SimDevice {
         length: usize,
     ) -> Result<SimBuffer> {
         // SAFETY: the caller vouches for the range.
-        unsafe { SimBuffer::foreign(label, memory, length, self.limits()) }
+        unsafe { SimBuffer::foreign(label, memory, length, self.limits(), self.shared.sanitizer.as_ref()) }
     }
 
     fn new_library(&self, label: &str, source: &str, options: &CompileOptions) -> Result<SimLibrary> {
@@ -170,6 +212,7 @@ impl Device for SimDevice {
     }
 
     fn new_queue(&self, label: &str) -> Result<SimQueue> {
-        SimQueue::new(label, self.shared.profile.limits.clone(), self.shared.settings)
+        let limits = self.shared.profile.limits.clone();
+        SimQueue::new(label, limits, self.shared.settings, self.shared.sanitizer.clone())
     }
 }

@@ -24,6 +24,8 @@ pub(super) struct Specialised {
     pub constants: Arc<[u64]>,
     pub constants_defined: Arc<[u8]>,
     pub queue_size: usize,
+    /// Whether the kernel was compiled for the sanitizer.
+    pub sanitized: bool,
     max_threads: usize,
     // Keeps the code that the kernel points to.
     _module: Arc<Module>,
@@ -73,6 +75,7 @@ impl SimLibrary {
                 constants: values.into(),
                 constants_defined: defined.into(),
                 queue_size: self.module.queue_size(),
+                sanitized: self.module.is_sanitized(),
                 max_threads: max_threads.min(limits.max_threads_per_threadgroup),
                 _module: Arc::clone(&self.module),
             }),

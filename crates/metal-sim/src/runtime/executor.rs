@@ -8,7 +8,6 @@ use std::time::Duration;
 
 use super::fault;
 use super::launch::{Failure, Launch};
-use super::layout::Uint3;
 use super::worker::Worker;
 
 /// How often the watchdog looks.
@@ -99,7 +98,8 @@ impl Executor {
             failure: Mutex::new(None),
             launch,
         });
-        let shares = total > 1 && !self.helpers.is_empty();
+        // The sanitizer has one state for all threadgroups, and repeats the order of a run.
+        let shares = total > 1 && !self.helpers.is_empty() && job.launch.checker.is_null();
         if shares {
             let mut state = lock(&self.shared.state);
             state.job = Some(Arc::clone(&job));
@@ -191,14 +191,8 @@ impl Job {
                 if self.stop.load(Ordering::Relaxed) {
                     break;
                 }
-                let size = self.launch.threadgroups;
-                let position = Uint3::new(
-                    (index % u64::from(size.x)) as u32,
-                    (index / u64::from(size.x) % u64::from(size.y)) as u32,
-                    (index / u64::from(size.x) / u64::from(size.y)) as u32,
-                );
                 watch.started.fetch_add(1, Ordering::Relaxed);
-                if let Err(failure) = worker.run_threadgroup(&self.launch, position) {
+                if let Err(failure) = worker.run_threadgroup(&self.launch, index) {
                     self.fail(failure);
                     break;
                 }

@@ -16,9 +16,19 @@ pub(super) struct Fault {
 }
 
 impl Fault {
-    /// Says what happened and where in the source, with the nearest binding if an address was at fault.
+    /// Whether the watchdog stopped the kernel, or else the processor.
+    pub fn is_timeout(self) -> bool {
+        !matches!(self.signal, libc::SIGSEGV | libc::SIGBUS | libc::SIGFPE | libc::SIGILL | libc::SIGTRAP)
+    }
+
+    /// The instruction that was stopped.
+    pub fn instruction(self) -> usize {
+        self.instruction
+    }
+
+    /// Says what happened, with the nearest binding if an address was at fault.
     pub fn describe(self, launch: &Launch, is_guard: impl Fn(usize) -> bool) -> String {
-        let reason = match self.signal {
+        match self.signal {
             libc::SIGSEGV | libc::SIGBUS if is_guard(self.address) => "stack overflow".to_owned(),
             libc::SIGSEGV | libc::SIGBUS => {
                 format!("invalid memory access at {:#x}{}", self.address, nearest(launch, self.address))
@@ -29,10 +39,6 @@ impl Fault {
                 "the kernel does not end: a threadgroup took more than {:?} of processor time",
                 launch.budget
             ),
-        };
-        match super::place::of_instruction(self.instruction) {
-            Some(place) => format!("{place}: {reason}"),
-            None => reason,
         }
     }
 }

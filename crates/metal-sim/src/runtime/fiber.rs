@@ -2,6 +2,7 @@
 
 use std::ffi::c_void;
 use std::io;
+use std::ops::Range;
 use std::ptr;
 
 use super::MAX_THREADS;
@@ -199,6 +200,11 @@ impl Stacks {
             }
             words.cast()
         }
+    }
+
+    /// The addresses of all stacks.
+    pub fn range(&self) -> Range<usize> {
+        self.base..self.base + STACK_SIZE * MAX_THREADS
     }
 
     /// Whether the address lies in a guard page: a stack overflow.

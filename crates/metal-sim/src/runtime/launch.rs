@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use super::SLOTS;
 use super::layout::{Lane, Uint3};
+use crate::sanitize::{Checker, Checks};
 
 /// One dispatch, checked and resolved to addresses.
 #[derive(Clone)]
@@ -36,6 +37,10 @@ pub struct Launch {
     pub queue_size: usize,
     /// Processor time that one threadgroup may take.
     pub budget: Duration,
+    /// What the sanitizer needs, for a kernel that was compiled with it.
+    pub(crate) checks: Option<Arc<Checks>>,
+    /// The sanitizer's checker while the dispatch runs, else null.
+    pub(crate) checker: *mut Checker,
 }
 
 /// Why a dispatch did not end well.

@@ -4,11 +4,16 @@
 use std::ffi::{c_char, c_void};
 
 use super::SIMD_WIDTH;
+use crate::sanitize::Checker;
 
 /// Version of this layout.
-pub const ABI_VERSION: u32 = 1;
+pub const ABI_VERSION: u32 = 2;
+/// Added to the version of a library that was compiled for the sanitizer.
+pub const SANITIZED: u32 = 1 << 16;
 /// The widest value that a SIMD-group operation passes, in bytes.
 pub const EXCHANGE_BYTES: usize = 32;
+/// Set in [`Lane::barrier_flags`] while the lane waits at a `simdgroup_barrier`.
+pub const SIMDGROUP_BARRIER: u32 = 1 << 31;
 
 /// A three-dimensional index or size.
 #[repr(C)]
@@ -23,6 +28,12 @@ impl Uint3 {
     /// An index or size along all three axes.
     pub const fn new(x: u32, y: u32, z: u32) -> Self {
         Self { x, y, z }
+    }
+
+    /// The position of an element that is counted along x first, then y, then z.
+    pub const fn position(self, index: u64) -> Self {
+        let (x, y) = (self.x as u64, self.y as u64);
+        Self::new((index % x) as u32, (index / x % y) as u32, (index / x / y) as u32)
     }
 
     /// The number of elements.
@@ -45,6 +56,7 @@ pub struct Lane {
     pub matrix_tiles: u32,
     pub stack: u32,
     pub stack_pointer: *mut c_void,
+    pub place: u64,
 }
 
 /// One SIMD-group.
@@ -61,10 +73,10 @@ pub struct SimdGroup {
     pub sites_differ: u32,
     pub combine_pending: u32,
     pub index: u32,
-    pub epoch: u32,
     pub lanes: *mut Lane,
     pub matrix_queue: *mut c_void,
     pub matrix_flush: Option<unsafe extern "C" fn(*mut SimdGroup)>,
+    pub stamps: [u64; 2],
     pub exchange: [ExchangeHalf; 2],
     pub result: [ResultSlot; 2],
 }
@@ -87,13 +99,12 @@ pub struct Threadgroup {
     pub grid: Uint3,
     pub thread_count: u32,
     pub simdgroup_count: u32,
-    pub epoch: u32,
-    pub device_epoch: u32,
     pub buffers: *const *mut c_void,
     pub dynamic_memory: *const *mut c_void,
     pub constants: *const u64,
     pub constants_defined: *const u8,
     pub worker: *mut c_void,
+    pub sanitizer: *mut Checker,
 }
 
 /// What the runtime offers to kernels.
@@ -103,7 +114,6 @@ pub struct Runtime {
     pub threadgroup_barrier: unsafe extern "C" fn(*mut Lane, u32, u32),
     pub local_memory: unsafe extern "C" fn(*mut Lane, *const c_void, usize, usize) -> *mut c_void,
     pub fail: unsafe extern "C" fn(*mut Lane, *const c_char),
-    pub atomic_access: unsafe extern "C" fn(*mut Lane, *const c_void, usize, u32, u32),
 }
 
 /// One parameter of a compiled kernel.

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::slice;
 
 use super::layout::{
-    ABI_VERSION, KernelDescriptor, Lane, LibraryDescriptor, Runtime, SimdGroup, Threadgroup,
+    ABI_VERSION, KernelDescriptor, Lane, LibraryDescriptor, Runtime, SANITIZED, SimdGroup, Threadgroup,
 };
 use super::scheduler::RUNTIME;
 
@@ -103,6 +103,7 @@ pub struct Module {
     kernels: Vec<Kernel>,
     constants: Vec<Constant>,
     queue_size: usize,
+    sanitized: bool,
     // Keeps the code that `kernels` points to.
     _library: libloading::Library,
 }
@@ -135,7 +136,7 @@ impl Module {
                 .map_err(link_error)?;
             let descriptor = &*attach(&raw const RUNTIME);
             let found = [
-                descriptor.abi,
+                descriptor.abi & !SANITIZED,
                 descriptor.lane_size,
                 descriptor.simdgroup_size,
                 descriptor.threadgroup_size,
@@ -163,6 +164,7 @@ impl Module {
                     })
                     .collect(),
                 queue_size: descriptor.queue_size as usize,
+                sanitized: descriptor.abi & SANITIZED != 0,
                 _library: library,
             })
         }
@@ -181,6 +183,11 @@ impl Module {
     /// All function constants.
     pub fn constants(&self) -> &[Constant] {
         &self.constants
+    }
+
+    /// Whether its kernels call the sanitizer, and need it to run.
+    pub fn is_sanitized(&self) -> bool {
+        self.sanitized
     }
 
     /// Bytes of a SIMD-group's matrix queue.

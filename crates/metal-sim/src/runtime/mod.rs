@@ -7,12 +7,15 @@ mod launch;
 pub(crate) mod layout;
 mod library;
 mod place;
+mod sanitize;
 mod scheduler;
 mod worker;
 
 pub use executor::Executor;
 pub use launch::{Failure, Launch};
 pub use library::{Argument, ArgumentKind, Constant, Kernel, LoadError, Module};
+pub(crate) use place::of_instruction as place_of_instruction;
+pub(crate) use worker::{abandon_kernel, outside_kernel};
 
 /// Threads in one threadgroup at most.
 pub const MAX_THREADS: usize = 1024;

@@ -10,7 +10,7 @@ use crate::compile::COMPILATION_DIRECTORY;
 
 /// `file:line` of an instruction in a compiled library, past what is inlined from the shim; `None` for any
 /// other instruction.
-pub(super) fn of_instruction(instruction: usize) -> Option<String> {
+pub(crate) fn of_instruction(instruction: usize) -> Option<String> {
     let (library, offset) = containing_library(instruction)?;
     let loader = Loader::new(&library).ok()?;
     let mut frames = loader.find_frames(offset as u64).ok()?;

@@ -9,19 +9,23 @@ use std::ptr;
 
 use super::fiber;
 use super::layout::{EXCHANGE_BYTES, Lane, Runtime, SimdGroup};
-use super::worker::Worker;
+use super::sanitize;
+use super::worker::{Worker, outside_kernel};
+use crate::sanitize::Checker;
 
 /// The functions that compiled kernels call.
-pub(super) static RUNTIME: Runtime =
-    Runtime { simd_arrive, threadgroup_barrier, local_memory, fail, atomic_access };
-
-const MEM_DEVICE: u32 = 1;
-const MEM_THREADGROUP: u32 = 2;
+pub(super) static RUNTIME: Runtime = Runtime { simd_arrive, threadgroup_barrier, local_memory, fail };
 
 /// The lane's worker.
 unsafe fn worker_of(lane: *mut Lane) -> *mut Worker {
     // SAFETY: lanes point to their threadgroup and threadgroups to their worker as long as they run.
     unsafe { (*(*lane).threadgroup).worker.cast() }
+}
+
+/// The checker of a group's dispatch, null without a sanitizer.
+unsafe fn checker_of(group: *mut SimdGroup) -> *mut Checker {
+    // SAFETY: called with a group of a running threadgroup, whose lanes point to it.
+    unsafe { (*(*(*group).lanes).threadgroup).sanitizer }
 }
 
 unsafe extern "C" fn simd_arrive(lane: *mut Lane, site: u32) -> bool {
@@ -31,6 +35,7 @@ unsafe extern "C" fn simd_arrive(lane: *mut Lane, site: u32) -> bool {
         let group = (*lane).simdgroup;
         let bit = 1u32 << (*lane).lane;
         (*lane).site = site;
+        count_step(lane);
         if (*group).waiting_simd == 0 {
             (*group).site = site;
             (*group).sites_differ = 0;
@@ -59,9 +64,21 @@ unsafe extern "C" fn threadgroup_barrier(lane: *mut Lane, flags: u32, site: u32)
         let bit = 1u32 << (*lane).lane;
         (*lane).site = site;
         (*lane).barrier_flags = flags;
+        count_step(lane);
         (*group).waiting_barrier |= bit;
         (*group).runnable &= !bit;
         block(lane);
+    }
+}
+
+/// Tells the sanitizer, if there is one, that a lane is going to wait.
+unsafe fn count_step(lane: *mut Lane) {
+    // SAFETY: called with the lane that runs; the checker is locked for the dispatch.
+    unsafe {
+        let checker = (*(*lane).threadgroup).sanitizer;
+        if !checker.is_null() {
+            (*checker).take_step(lane, (*lane).place);
+        }
     }
 }
 
@@ -74,7 +91,7 @@ unsafe extern "C" fn local_memory(
     // SAFETY: as in `simd_arrive`.
     unsafe {
         let worker = worker_of(lane);
-        match (*worker).memory.local(key, size, alignment) {
+        match outside_kernel(lane, || (*worker).memory.local(key, size, alignment)) {
             Ok(address) => address,
             Err(needed) => {
                 let limit = (*worker).memory.limit();
@@ -92,8 +109,6 @@ unsafe extern "C" fn fail(lane: *mut Lane, reason: *const c_char) {
     }
 }
 
-unsafe extern "C" fn atomic_access(_: *mut Lane, _: *const c_void, _: usize, _: u32, _: u32) {}
-
 /// Completes the pending operation of a group whose live lanes all wait for it.
 unsafe fn complete(group: *mut SimdGroup) {
     // SAFETY: called with a group of this worker.
@@ -104,6 +119,10 @@ unsafe fn complete(group: *mut SimdGroup) {
         }
         if let Some(flush) = (*group).matrix_flush {
             flush(group);
+        }
+        let checker = checker_of(group);
+        if !checker.is_null() {
+            sanitize::complete(&mut *checker, group, mask);
         }
         (*group).active = mask;
         (*group).waiting_simd &= !mask;
@@ -119,7 +138,6 @@ unsafe fn complete(group: *mut SimdGroup) {
             rest &= rest - 1;
         }
         (*group).generation = (*group).generation.wrapping_add(1);
-        (*group).epoch = (*group).epoch.wrapping_add(1);
     }
 }
 
@@ -171,7 +189,12 @@ pub(super) unsafe fn next_lane(worker: *mut Worker, lane: *mut Lane) -> *mut Lan
         let count = (*worker).threadgroup.simdgroup_count;
         loop {
             let runnable = (*group).runnable;
-            if runnable != 0 {
+            let checker = (*worker).threadgroup.sanitizer;
+            if !checker.is_null() {
+                if let Some(next) = sanitize::pick(&mut *checker, group, groups, count) {
+                    return next;
+                }
+            } else if runnable != 0 {
                 // Go round, so that every lane of a group gets its turn before the first one has a second.
                 let later = if group == (*lane).simdgroup {
                     runnable & !((2u32 << (*lane).lane).wrapping_sub(1))
@@ -210,7 +233,11 @@ unsafe fn open_barrier(worker: *mut Worker) -> bool {
     unsafe {
         let count = (*worker).threadgroup.simdgroup_count as usize;
         let groups = (*worker).simdgroups.as_mut_ptr();
-        let mut flags = None;
+        let checker = (*worker).threadgroup.sanitizer;
+        if !checker.is_null() {
+            sanitize::open_barrier(&mut *checker, groups, count);
+        }
+        let mut opens = false;
         for index in 0..count {
             let group = groups.add(index);
             let waiting = (*group).waiting_barrier;
@@ -220,18 +247,10 @@ unsafe fn open_barrier(worker: *mut Worker) -> bool {
             if let Some(flush) = (*group).matrix_flush {
                 flush(group);
             }
-            flags.get_or_insert((*(*group).lanes.add(waiting.trailing_zeros() as usize)).barrier_flags);
             (*group).runnable |= waiting;
             (*group).waiting_barrier = 0;
-            (*group).epoch = (*group).epoch.wrapping_add(1);
+            opens = true;
         }
-        let Some(flags) = flags else { return false };
-        if flags & MEM_THREADGROUP != 0 {
-            (*worker).threadgroup.epoch = (*worker).threadgroup.epoch.wrapping_add(1);
-        }
-        if flags & MEM_DEVICE != 0 {
-            (*worker).threadgroup.device_epoch = (*worker).threadgroup.device_epoch.wrapping_add(1);
-        }
-        true
+        opens
     }
 }

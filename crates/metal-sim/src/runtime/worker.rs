@@ -4,6 +4,7 @@ use std::alloc::Layout;
 use std::cell::Cell;
 use std::ffi::c_void;
 use std::io;
+use std::ops::Range;
 use std::ptr;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -12,7 +13,8 @@ use super::fiber::{self, Stacks};
 use super::launch::{Failure, Launch};
 use super::layout::{ExchangeHalf, Lane, ResultSlot, SimdGroup, Threadgroup, Uint3};
 use super::scheduler;
-use super::{MAX_THREADS, SIMD_WIDTH, SLOTS};
+use super::{MAX_THREADS, SIMD_WIDTH, SLOTS, place};
+use crate::sanitize::{Cause, Checker};
 
 thread_local! {
     /// The worker of this OS thread, for the first steps on a new stack and for signal handlers.
@@ -56,6 +58,7 @@ impl Worker {
             matrix_tiles: 0,
             stack: 0,
             stack_pointer: ptr::null_mut(),
+            place: 0,
         };
         let group = || SimdGroup {
             members: 0,
@@ -69,10 +72,10 @@ impl Worker {
             sites_differ: 0,
             combine_pending: 0,
             index: 0,
-            epoch: 0,
             lanes: ptr::null_mut(),
             matrix_queue: ptr::null_mut(),
             matrix_flush: None,
+            stamps: [0; 2],
             exchange: [const { ExchangeHalf([[0; 32]; SIMD_WIDTH]) }; 2],
             result: [const { ResultSlot([0; 64]) }; 2],
         };
@@ -85,13 +88,12 @@ impl Worker {
                 grid: Uint3::default(),
                 thread_count: 0,
                 simdgroup_count: 0,
-                epoch: 0,
-                device_epoch: 0,
                 buffers: ptr::null(),
                 dynamic_memory: ptr::null(),
                 constants: ptr::null(),
                 constants_defined: ptr::null(),
                 worker: ptr::null_mut(),
+                sanitizer: ptr::null_mut(),
             },
             simdgroups: (0..MAX_THREADS / SIMD_WIDTH).map(|_| group()).collect(),
             memory: ThreadgroupMemory::new(),
@@ -119,11 +121,18 @@ impl Worker {
             self.queues = vec![0; needed];
             self.queue_words = queue_words;
         }
-        self.memory.begin(launch.memory_limit, &launch.dynamic_memory, &mut self.dynamic).map_err(
-            |needed| {
-                fail(format!("{needed} bytes of threadgroup memory, the limit is {}", launch.memory_limit))
-            },
-        )?;
+        self.threadgroup.sanitizer = launch.checker;
+        if let Some(checks) = launch.checks.as_ref().filter(|_| !launch.checker.is_null()) {
+            let own = self.own_memory();
+            let arena = self.memory.range();
+            // SAFETY: whoever made the launch holds the lock around the checker until the dispatch ends.
+            unsafe { (*launch.checker).begin_dispatch(launch, checks, arena, &own) }
+                .map_err(|error| fail(format!("no memory for the sanitizer: {error}")))?;
+        }
+        let limit = launch.memory_limit;
+        self.memory
+            .begin(limit, &launch.dynamic_memory, &mut self.dynamic, launch.checker)
+            .map_err(|needed| fail(format!("{needed} bytes of threadgroup memory, the limit is {limit}")))?;
         self.threadgroup.dispatch_size = launch.threads;
         self.threadgroup.threadgroups = launch.threadgroups;
         self.threadgroup.grid = launch.grid;
@@ -136,13 +145,27 @@ impl Worker {
     }
 
     /// Runs one threadgroup to its end.
-    pub fn run_threadgroup(&mut self, launch: &Launch, position: Uint3) -> Result<(), Failure> {
+    ///
+    /// `index` counts the threadgroups of the grid, in an order of the sanitizer's if there is one.
+    pub fn run_threadgroup(&mut self, launch: &Launch, index: u64) -> Result<(), Failure> {
+        let mut position = launch.threadgroups.position(index);
+        if !launch.checker.is_null() {
+            // SAFETY: as in `prepare`.
+            unsafe {
+                position = launch.threadgroups.position((*launch.checker).threadgroup_at(index));
+                (*launch.checker).begin_threadgroup(index, position);
+            }
+        }
         self.set_up(launch, position);
         let worker = ptr::from_mut(self);
         // SAFETY: `prepare` has made the first lane ready; fibers reach the worker only through raw pointers
         // derived from this one, and this function does not touch `self` until they are done.
         unsafe {
-            let first = (*worker).lanes.as_mut_ptr();
+            let mut first = (*worker).lanes.as_mut_ptr();
+            if !launch.checker.is_null() {
+                let count = u64::from((*worker).threadgroup.thread_count);
+                first = first.add(((*launch.checker).random() % count) as usize);
+            }
             (*worker).start_lane(first);
             CURRENT.set(worker);
             (*worker).in_kernel.store(true, Ordering::SeqCst);
@@ -162,10 +185,36 @@ impl Worker {
         let place = format!("in threadgroup ({}, {}, {})", position.x, position.y, position.z);
         let reason = match (self.failure.take(), self.fault.take()) {
             (Some(failure), _) => failure,
-            (None, Some(fault)) => fault.describe(launch, |address| self.stacks.is_guard(address)),
+            (None, Some(fault)) => {
+                let reason = fault.describe(launch, |address| self.stacks.is_guard(address));
+                if !launch.checker.is_null() {
+                    let cause = if fault.is_timeout() { Cause::Endless } else { Cause::Fault };
+                    // SAFETY: as in `prepare`.
+                    unsafe { (*launch.checker).add_stop(cause, fault.instruction(), &reason) };
+                }
+                match place::of_instruction(fault.instruction()) {
+                    Some(place) => format!("{place}: {reason}"),
+                    None => reason,
+                }
+            }
             (None, None) => String::new(),
         };
         Err(Failure { kernel: launch.kernel.clone(), reason: format!("{reason}, {place}") })
+    }
+
+    /// What kernels touch besides what is bound to them: what the runtime keeps for them, and their stacks.
+    fn own_memory(&self) -> [Range<usize>; 5] {
+        fn of<T>(slice: &[T]) -> Range<usize> {
+            let range = slice.as_ptr_range();
+            range.start as usize..range.end as usize
+        }
+        [
+            of(std::slice::from_ref(self)),
+            of(&self.simdgroups),
+            of(&self.lanes),
+            of(&self.queues),
+            self.stacks.range(),
+        ]
     }
 
     fn set_up(&mut self, launch: &Launch, position: Uint3) {
@@ -182,8 +231,6 @@ impl Worker {
         self.threadgroup.size = size;
         self.threadgroup.thread_count = count;
         self.threadgroup.simdgroup_count = count.div_ceil(SIMD_WIDTH as u32);
-        self.threadgroup.epoch = 1;
-        self.threadgroup.device_epoch = 1;
         self.free_stacks.clear();
         self.free_stacks.extend((0..count).rev());
         let lanes = self.lanes.as_mut_ptr();
@@ -200,8 +247,11 @@ impl Worker {
             group.waiting_barrier = 0;
             group.sites_differ = 0;
             group.combine_pending = 0;
-            group.epoch = 1;
             group.index = index as u32;
+            if !launch.checker.is_null() {
+                // SAFETY: as in `prepare`.
+                group.stamps = unsafe { (*launch.checker).stamps(index) };
+            }
             // SAFETY: there are as many lanes and queues as the largest threadgroup has groups.
             unsafe {
                 group.lanes = lanes.add(index * SIMD_WIDTH);
@@ -219,6 +269,7 @@ impl Worker {
             lane.position = at;
             lane.matrix_operations = 0;
             lane.matrix_tiles = 0;
+            lane.barrier_flags = 0;
             lane.stack_pointer = ptr::null_mut();
             at.x += 1;
             if at.x == size.x {
@@ -259,6 +310,30 @@ impl Worker {
         // SAFETY: `main_stack_pointer` was saved by the switch in `run_threadgroup`.
         unsafe { fiber::leave(self.main_stack_pointer) }
     }
+}
+
+/// Runs something on behalf of a kernel that must not be abandoned half-way: it allocates or locks.
+///
+/// # Safety
+/// Only on the stack of one of a worker's fibers, with its lane.
+pub(crate) unsafe fn outside_kernel<T>(lane: *mut Lane, run: impl FnOnce() -> T) -> T {
+    // SAFETY: the lane runs, as the caller says, so that its worker is alive.
+    unsafe {
+        let worker: *mut Worker = (*(*lane).threadgroup).worker.cast();
+        (*worker).in_kernel.store(false, Ordering::SeqCst);
+        let result = run();
+        (*worker).in_kernel.store(true, Ordering::SeqCst);
+        result
+    }
+}
+
+/// Gives up the threadgroup of a lane.
+///
+/// # Safety
+/// As for [`outside_kernel`]; nothing on the stack is dropped.
+pub(crate) unsafe fn abandon_kernel(lane: *mut Lane, reason: &str) -> ! {
+    // SAFETY: as above.
+    unsafe { (*(*(*lane).threadgroup).worker.cast::<Worker>()).fail(lane, reason) }
 }
 
 /// The bottom of every fiber: runs lanes until none is left that has not started.
@@ -304,11 +379,19 @@ fn current_lane() -> *mut Lane {
     unsafe { *((top - size_of::<*mut Lane>()) as *const *mut Lane) }
 }
 
+/// Bytes between threadgroup variables under the sanitizer, of the first of them and of more.
+const WIDE_GAP: usize = 256;
+const WIDE_GAPS: usize = 32;
+const NARROW_GAP: usize = 48;
+
 /// Threadgroup memory: dynamic slots first, then the variables that kernels declare.
 pub(super) struct ThreadgroupMemory {
     arena: *mut u8,
     limit: usize,
     used: usize,
+    /// Where the next variable may start: with the sanitizer there are gaps between them.
+    next: usize,
+    checker: *mut Checker,
     variables: Vec<(*const c_void, *mut c_void)>,
 }
 
@@ -325,7 +408,19 @@ impl ThreadgroupMemory {
         if arena.is_null() {
             std::alloc::handle_alloc_error(Self::LAYOUT);
         }
-        Self { arena, limit: 0, used: 0, variables: Vec::with_capacity(256) }
+        Self {
+            arena,
+            limit: 0,
+            used: 0,
+            next: 0,
+            checker: ptr::null_mut(),
+            variables: Vec::with_capacity(256),
+        }
+    }
+
+    /// The addresses of threadgroup memory.
+    fn range(&self) -> Range<usize> {
+        self.arena as usize..self.arena as usize + Self::CAPACITY
     }
 
     /// Bytes that a threadgroup may use.
@@ -339,15 +434,18 @@ impl ThreadgroupMemory {
         limit: usize,
         lengths: &[u32; SLOTS],
         slots: &mut [*mut c_void; SLOTS],
+        checker: *mut Checker,
     ) -> Result<(), usize> {
-        self.limit = limit.min(Self::CAPACITY);
+        self.limit = limit.min(Self::CAPACITY / 2);
         self.used = 0;
+        self.next = 0;
+        self.checker = checker;
         self.variables.clear();
         // What a threadgroup reads before it writes is garbage on a GPU: make it look like garbage.
         // SAFETY: the arena has that many bytes.
         unsafe { ptr::write_bytes(self.arena, 0xff, Self::CAPACITY) };
-        for (slot, &length) in slots.iter_mut().zip(lengths) {
-            *slot = if length == 0 { ptr::null_mut() } else { self.take(length as usize, 16)? };
+        for (index, (slot, &length)) in slots.iter_mut().zip(lengths).enumerate() {
+            *slot = if length == 0 { ptr::null_mut() } else { self.take(length as usize, 16, Some(index))? };
         }
         Ok(())
     }
@@ -361,20 +459,28 @@ impl ThreadgroupMemory {
             // Growing would allocate, and a fault or timeout may abandon a kernel at any instruction.
             return Err(self.limit + size);
         }
-        let address = self.take(size, alignment)?;
+        let address = self.take(size, alignment, None)?;
         self.variables.push((key, address));
         Ok(address)
     }
 
-    fn take(&mut self, size: usize, alignment: usize) -> Result<*mut c_void, usize> {
-        let start = self.used.next_multiple_of(alignment.max(1));
-        let end = start.saturating_add(size);
+    fn take(&mut self, size: usize, alignment: usize, slot: Option<usize>) -> Result<*mut c_void, usize> {
+        let end = self.used.next_multiple_of(alignment.max(1)).saturating_add(size);
         if end > self.limit {
             return Err(end);
         }
         self.used = end;
-        // SAFETY: the range lies inside the arena, since the limit does.
-        Ok(unsafe { self.arena.add(start) }.cast())
+        let start = self.next.next_multiple_of(alignment.max(1));
+        self.next = start + size;
+        // SAFETY: the range lies inside the arena: the limit is half of its size, and the gaps of all variables
+        // together are less than the other half.
+        let address = unsafe { self.arena.add(start) };
+        if !self.checker.is_null() {
+            self.next += if self.variables.len() < WIDE_GAPS { WIDE_GAP } else { NARROW_GAP };
+            // SAFETY: the checker is locked for the dispatch that this memory is laid out for.
+            unsafe { (*self.checker).add_variable(address as usize, size, slot) };
+        }
+        Ok(address.cast())
     }
 }
 

@@ -116,7 +116,7 @@ fn entry_table(out: &mut String, scan: &Scan, only: Option<&str>) -> Result<(), 
     let _ = writeln!(
         out,
         "  {{}}}};\n\
-         extern \"C\" __attribute__((visibility(\"default\"))) const metal_sim::LibraryDescriptor* metal_sim_attach(const metal_sim::Runtime* runtime) {{\n  \
+         extern \"C\" METAL_SIM_UNCHECKED __attribute__((visibility(\"default\"))) const metal_sim::LibraryDescriptor* metal_sim_attach(const metal_sim::Runtime* runtime) {{\n  \
          static const metal_sim::LibraryDescriptor library = {{metal_sim::abi_version, sizeof(metal_sim::Lane), sizeof(metal_sim::SimdGroup), \
          sizeof(metal_sim::Threadgroup), sizeof(metal_sim::MatrixQueue), {}, {}, metal_sim_kernels, metal_sim_constants}};\n  \
          if (runtime) metal_sim::runtime = runtime;\n  return &library;\n}}",

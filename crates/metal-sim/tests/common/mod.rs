@@ -1,15 +1,25 @@
 //! A small harness: compile, bind, dispatch, read back.
 #![allow(dead_code, reason = "every test file uses another part")]
 
+pub mod sanitizer;
+
 use std::time::Duration;
 
 use metal::device::*;
 use metal_sim::device::{Settings, SimBuffer, SimDevice, SimLibrary, SimQueue};
 use metal_sim::profile::Profile;
+use metal_sim::sanitize;
 
 /// The simulated device. Fails with the message that names the packages to install where clang is missing.
 pub fn device() -> SimDevice {
-    match SimDevice::new(Profile::default(), Settings { threads: 2, budget: Duration::from_secs(2) }) {
+    let (profile, settings) = (Profile::default(), Settings { threads: 2, budget: Duration::from_secs(2) });
+    // The tests of `sanitizer_kernels` are those of other files.
+    let device = if module_path!().starts_with("sanitizer_kernels") {
+        SimDevice::with_sanitizer(profile, settings, sanitize::Settings::default())
+    } else {
+        SimDevice::new(profile, settings)
+    };
+    match device {
         Ok(device) => device,
         Err(error) => panic!("these tests need clang: {error}"),
     }
@@ -28,7 +38,10 @@ impl Lab {
     }
 
     pub fn with_options(name: &str, source: &str, options: &CompileOptions) -> Self {
-        let device = device();
+        Self::on(device(), name, source, options)
+    }
+
+    pub fn on(device: SimDevice, name: &str, source: &str, options: &CompileOptions) -> Self {
         let library = device.new_library(name, source, options).unwrap_or_else(|error| panic!("{error}"));
         let queue = device.new_queue("test").unwrap();
         Self { device, library, queue }

@@ -1,0 +1,953 @@
+//! What the sanitizer knows while kernels run, and what it makes of it.
+
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::fmt::Write;
+use std::ops::Range;
+use std::ptr;
+use std::sync::Arc;
+
+use super::hooks::HOOKS;
+use super::image;
+use super::layout::{HINTS, Region, RegionKind, Sanitizer as State, ShadowCell};
+use super::memory::{Owner, Tracked, lock};
+use super::order::{Epochs, Fences, Reach, Stamp, orders};
+use super::report::{Action, Kind, Memory, Party, Report};
+use super::shadow::{ATOMIC, COARSEST_SHIFT, OUTSIDE, ShadowMemory};
+use super::{Sanitizer, Settings};
+use crate::runtime::layout::Uint3;
+use crate::runtime::{Launch, place_of_instruction};
+
+/// Dispatches that can be looked up by their runs.
+const DISPATCH_LIMIT: usize = 4096;
+/// Different faults of one dispatch that are reported.
+const FINDING_LIMIT: usize = 50;
+
+/// What a launch needs to be checked.
+#[derive(Clone)]
+pub(crate) struct Checks {
+    /// The device's sanitizer.
+    pub sanitizer: Arc<Sanitizer>,
+    /// The dispatch's label.
+    pub label: String,
+    /// Dispatches of the same interval may overlap.
+    pub interval: u64,
+    /// Everything bound.
+    pub bindings: Vec<CheckedBinding>,
+}
+
+/// What is bound to one slot.
+#[derive(Clone)]
+pub(crate) struct CheckedBinding {
+    /// The slot.
+    pub slot: usize,
+    /// Address of its first byte.
+    pub start: usize,
+    /// Bytes from there to the end.
+    pub length: usize,
+    /// The buffer, unless the bytes are the command buffer's.
+    pub memory: Option<Arc<Tracked>>,
+    /// Whether any dispatch of the interval may write to the buffer.
+    pub contended: bool,
+}
+
+/// What stopped a kernel, other than the sanitizer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Cause {
+    /// It took too much time.
+    Endless,
+    /// A fault of the processor.
+    Fault,
+}
+
+/// One dispatch, for reports about it.
+struct Dispatch {
+    kernel: String,
+    label: String,
+    interval: u64,
+    library: u64,
+    threadgroups: Uint3,
+    order: Order,
+}
+
+/// Consecutive runs of threadgroups of a dispatch.
+struct Piece {
+    dispatch: Arc<Dispatch>,
+    first_run: u32,
+    first_index: u64,
+    /// For a threadgroup whose counters began again: its first run.
+    continues: Option<u32>,
+}
+
+/// An order of threadgroups.
+#[derive(Clone, Copy)]
+struct Order {
+    factor: u64,
+    offset: u64,
+    total: u64,
+}
+
+impl Order {
+    fn new(random: &mut Random, total: u64) -> Self {
+        let total = total.max(1);
+        let mut factor = random.next() % total;
+        while greatest_common_divisor(factor, total) != 1 {
+            factor = (factor + 1) % total;
+        }
+        Self { factor, offset: random.next() % total, total }
+    }
+
+    fn at(self, index: u64) -> u64 {
+        let product = u128::from(self.factor) * u128::from(index) + u128::from(self.offset);
+        (product % u128::from(self.total)) as u64
+    }
+}
+
+fn greatest_common_divisor(a: u64, b: u64) -> u64 {
+    if b == 0 { a } else { greatest_common_divisor(b, a % b) }
+}
+
+/// Random numbers (SplitMix64).
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = self.0;
+        mixed = (mixed ^ mixed >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ mixed >> 31
+    }
+}
+
+/// What lies behind a region.
+enum Target {
+    Binding(CheckedBinding),
+    Arena,
+    Ignored,
+}
+
+/// One stretch of threadgroup memory.
+struct Variable {
+    start: u64,
+    length: u64,
+    slot: Option<usize>,
+}
+
+/// Accesses of one atomic, the last ones of two threads.
+#[derive(Default)]
+struct Atomic {
+    accesses: [Option<(Stamp, u64, bool)>; 2],
+    /// The last run that wrote to it.
+    written: u32,
+}
+
+/// One side of a finding.
+#[derive(Clone)]
+pub(super) struct Side {
+    pub action: Action,
+    /// The instruction behind the access, 0 if unknown.
+    pub place: u64,
+    pub thread: Option<u32>,
+    position: Uint3,
+    dispatch: Arc<Dispatch>,
+}
+
+struct Finding {
+    kind: Kind,
+    message: String,
+    side: Side,
+    other: Option<Side>,
+    memory: Option<Memory>,
+    size: u64,
+}
+
+/// One access, as the hooks see it.
+#[derive(Clone, Copy)]
+pub(super) struct Access {
+    pub address: u64,
+    pub size: u64,
+    pub action: Action,
+    pub place: u64,
+    pub thread: u32,
+}
+
+impl Access {
+    fn writes(&self) -> bool {
+        matches!(self.action, Action::Write | Action::AtomicWrite)
+    }
+
+    fn is_atomic(&self) -> bool {
+        matches!(self.action, Action::AtomicRead | Action::AtomicWrite)
+    }
+}
+
+/// The checker of one device. It starts with what compiled kernels look at.
+#[repr(C)]
+pub struct Checker {
+    pub state: State,
+    seed: u64,
+    steps: u64,
+    random: Random,
+    dispatches: u64,
+    regions: Vec<Region>,
+    targets: Vec<Target>,
+    arena: Option<Box<ShadowMemory>>,
+    variables: Vec<Variable>,
+    next_run: u32,
+    pieces: VecDeque<Piece>,
+    epochs: Epochs,
+    /// The first run of the threadgroup that runs.
+    first_run: u32,
+    index: u64,
+    position: Uint3,
+    fences: Fences,
+    atomics: HashMap<u64, Atomic>,
+    current: Arc<Dispatch>,
+    registry: Option<Arc<Sanitizer>>,
+    findings: Vec<Finding>,
+    seen: HashSet<(Kind, u64, u64)>,
+}
+
+// SAFETY: the raw pointers in the regions lead to memory of the running dispatch, and whoever runs one holds the
+// lock around the checker.
+unsafe impl Send for Checker {}
+
+impl Checker {
+    pub(super) fn new(settings: &Settings) -> Box<Self> {
+        Box::new(Self {
+            state: State {
+                regions: ptr::null(),
+                hooks: &raw const HOOKS,
+                unordered_from: [0; 2],
+                steps: 0,
+                library: 0,
+                last_end: 0,
+                last_place: 0,
+                last_lane: ptr::null(),
+                region_of_place: [0; HINTS],
+            },
+            seed: settings.seed,
+            steps: settings.steps,
+            random: Random(settings.seed),
+            dispatches: 0,
+            regions: Vec::new(),
+            targets: Vec::new(),
+            arena: None,
+            variables: Vec::new(),
+            next_run: 1,
+            pieces: VecDeque::new(),
+            epochs: Epochs::new(),
+            first_run: 0,
+            index: 0,
+            position: Uint3::default(),
+            fences: Fences::default(),
+            atomics: HashMap::new(),
+            current: Arc::new(Dispatch {
+                kernel: String::new(),
+                label: String::new(),
+                interval: 0,
+                library: 0,
+                threadgroups: Uint3::default(),
+                order: Order { factor: 0, offset: 0, total: 1 },
+            }),
+            registry: None,
+            findings: Vec::new(),
+            seen: HashSet::new(),
+        })
+    }
+
+    // ---- the course of a dispatch --------------------------------------------------------------------
+
+    /// Gets ready for a dispatch. `arena` is threadgroup memory; `own` is what kernels may touch besides: the
+    /// runtime's memory.
+    ///
+    /// # Errors
+    /// If there is no memory for shadows.
+    pub(crate) fn begin_dispatch(
+        &mut self,
+        launch: &Launch,
+        checks: &Checks,
+        arena: Range<usize>,
+        own: &[Range<usize>],
+    ) -> std::io::Result<()> {
+        let threadgroups = launch.threadgroups.volume();
+        if u64::from(self.next_run) + threadgroups > u64::from(u32::MAX / 2) {
+            self.forget_everything(checks);
+        }
+        self.dispatches += 1;
+        self.random = Random(self.seed ^ self.dispatches.wrapping_mul(0xa076_1d64_78bd_642f));
+        let library = image::containing(launch.run as usize).unwrap_or(0..0);
+        let is_new_interval = self.current.interval != checks.interval;
+        self.current = Arc::new(Dispatch {
+            kernel: launch.kernel.clone(),
+            label: checks.label.clone(),
+            interval: checks.interval,
+            library: library.start as u64,
+            threadgroups: launch.threadgroups,
+            order: Order::new(&mut self.random, threadgroups),
+        });
+        if is_new_interval {
+            self.fences.clear();
+            self.atomics.clear();
+        }
+        if self.pieces.len() >= DISPATCH_LIMIT {
+            self.pieces.pop_front();
+        }
+        self.pieces.push_back(Piece {
+            dispatch: Arc::clone(&self.current),
+            first_run: self.next_run,
+            first_index: 0,
+            continues: None,
+        });
+        let first_of_interval = self
+            .pieces
+            .iter()
+            .find(|piece| piece.dispatch.interval == checks.interval)
+            .map_or(self.next_run, |piece| piece.first_run);
+        self.state.unordered_from = [u64::from(first_of_interval) << 32, 0];
+        self.state.library = library.start as u64;
+        self.registry = Some(Arc::clone(&checks.sanitizer));
+        self.findings.clear();
+        self.seen.clear();
+        self.set_up_arena(arena.clone())?;
+        self.set_up_regions(launch, checks, arena, library, own)
+    }
+
+    /// Forgets all that shadows know, so that runs can be counted from 1 again.
+    fn forget_everything(&mut self, checks: &Checks) {
+        for tracked in lock(&checks.sanitizer.registry).live() {
+            tracked.forget();
+        }
+        self.arena = None;
+        self.pieces.clear();
+        self.next_run = 1;
+    }
+
+    fn set_up_arena(&mut self, range: Range<usize>) -> std::io::Result<()> {
+        let used = self.variables.last().map_or(0, |last| (last.start + last.length) as usize);
+        self.variables.clear();
+        match &mut self.arena {
+            Some(arena)
+                if arena.shadow.start == range.start as u64
+                    && arena.shadow.granule_shift == COARSEST_SHIFT =>
+            {
+                let end = used.saturating_sub(range.start).div_ceil(4);
+                for cell in &mut arena.cells()[..end] {
+                    cell.flags = OUTSIDE;
+                }
+            }
+            arena => {
+                let mut new = Box::new(ShadowMemory::new(range.start, range.len())?);
+                for cell in new.cells() {
+                    cell.flags = OUTSIDE;
+                }
+                *arena = Some(new);
+            }
+        }
+        Ok(())
+    }
+
+    fn set_up_regions(
+        &mut self,
+        launch: &Launch,
+        checks: &Checks,
+        arena: Range<usize>,
+        library: Range<usize>,
+        own: &[Range<usize>],
+    ) -> std::io::Result<()> {
+        self.regions.clear();
+        self.targets.clear();
+        for binding in &checks.bindings {
+            let (mut shadow, mut written, mut memory_start) = (ptr::null(), ptr::null_mut(), binding.start);
+            if let Some(memory) = &binding.memory {
+                if binding.contended {
+                    shadow = memory.shadow()?;
+                }
+                written = memory.written_bits();
+                memory_start = memory.start();
+            }
+            self.regions.push(Region {
+                start: binding.start as u64,
+                length: binding.length as u64,
+                shadow,
+                written,
+                memory_start: memory_start as u64,
+                kind: RegionKind::Device,
+                number: 0,
+            });
+            self.targets.push(Target::Binding(binding.clone()));
+        }
+        let shadow = self.arena.as_ref().map_or(ptr::null(), |arena| &raw const arena.shadow);
+        self.add_region(arena, RegionKind::Threadgroup, Target::Arena);
+        if let Some(region) = self.regions.last_mut() {
+            region.shadow = shadow;
+        }
+        let constants = launch.constants.as_ptr_range();
+        let defined = launch.constants_defined.as_ptr_range();
+        let buffers = launch.buffers.as_ptr_range();
+        let more = [
+            library,
+            constants.start as usize..constants.end as usize,
+            defined.start as usize..defined.end as usize,
+            buffers.start as usize..buffers.end as usize,
+        ];
+        for range in own.iter().cloned().chain(more) {
+            self.add_region(range, RegionKind::Ignored, Target::Ignored);
+        }
+        for (number, region) in self.regions.iter_mut().enumerate() {
+            region.number = number as u32;
+        }
+        self.state.regions = self.regions.as_ptr();
+        self.state.region_of_place = [0; HINTS];
+        Ok(())
+    }
+
+    fn add_region(&mut self, range: Range<usize>, kind: RegionKind, target: Target) {
+        self.regions.push(Region {
+            start: range.start as u64,
+            length: range.len() as u64,
+            shadow: ptr::null(),
+            written: ptr::null_mut(),
+            memory_start: range.start as u64,
+            kind,
+            number: 0,
+        });
+        self.targets.push(target);
+    }
+
+    /// The threadgroup that comes at the given place of the order.
+    pub fn threadgroup_at(&self, index: u64) -> u64 {
+        self.current.order.at(index)
+    }
+
+    /// Starts a threadgroup.
+    pub fn begin_threadgroup(&mut self, index: u64, position: Uint3) {
+        self.index = index;
+        self.position = position;
+        self.first_run = self.next_run;
+        self.state.unordered_from[1] = u64::from(self.first_run) << 32;
+        self.state.steps = i64::try_from(self.steps).unwrap_or(i64::MAX);
+        self.begin_run();
+        self.fences.begin_threadgroup();
+    }
+
+    fn begin_run(&mut self) {
+        self.epochs.begin(self.next_run);
+        self.next_run += 1;
+    }
+
+    /// The counters of barriers are full: they begin again in a new run of the same threadgroup.
+    fn continue_run(&mut self) {
+        self.pieces.push_back(Piece {
+            dispatch: Arc::clone(&self.current),
+            first_run: self.next_run,
+            first_index: self.index,
+            continues: Some(self.first_run),
+        });
+        self.begin_run();
+    }
+
+    /// The stamps of a SIMD-group's first lane.
+    pub fn stamps(&self, group: usize) -> [u64; 2] {
+        self.epochs.stamps(group)
+    }
+
+    /// All threads have passed a barrier.
+    pub fn pass_barrier(&mut self, flags: u32) {
+        if !self.epochs.pass(orders(flags)) {
+            self.continue_run();
+        }
+    }
+
+    /// A SIMD-group has passed a barrier.
+    pub fn pass_simdgroup_barrier(&mut self, group: usize, flags: u32) {
+        if !self.epochs.pass_group(group, orders(flags)) {
+            self.continue_run();
+        }
+    }
+
+    /// A random number.
+    pub fn random(&mut self) -> u64 {
+        self.random.next()
+    }
+
+    /// A stretch of threadgroup memory has got its place.
+    pub fn add_variable(&mut self, start: usize, length: usize, slot: Option<usize>) {
+        self.variables.push(Variable { start: start as u64, length: length as u64, slot });
+        if let Some(arena) = &mut self.arena {
+            let (first, end) =
+                (arena.index(start as u64), arena.index((start + length) as u64 + arena.granule() - 1));
+            for cell in &mut arena.cells()[first..end] {
+                cell.flags &= !OUTSIDE;
+            }
+        }
+    }
+
+    /// Ends the dispatch: everything found, in words.
+    pub fn finish(&mut self) -> Vec<Report> {
+        self.registry = None;
+        self.state.regions = ptr::null();
+        let mut findings = std::mem::take(&mut self.findings);
+        // What one thread reads too early another one writes too late: the race tells more.
+        let raced: HashSet<u64> = findings
+            .iter()
+            .filter(|finding| finding.kind == Kind::Race)
+            .flat_map(|finding| [Some(finding.side.place), finding.other.as_ref().map(|other| other.place)])
+            .flatten()
+            .collect();
+        findings.retain(|finding| {
+            finding.kind != Kind::UninitializedRead || !raced.contains(&finding.side.place)
+        });
+        findings.into_iter().map(|finding| self.report(finding)).collect()
+    }
+
+    fn report(&self, finding: Finding) -> Report {
+        let party = |side: Side| Party {
+            action: side.action,
+            // The call of a hook returns behind it.
+            place: (side.place > 0).then(|| place_of_instruction(side.place as usize - 1)).flatten(),
+            kernel: Some(side.dispatch.kernel.clone()),
+            thread: side.thread,
+            threadgroup: Some([side.position.x, side.position.y, side.position.z]),
+        };
+        Report {
+            kind: finding.kind,
+            kernel: finding.side.dispatch.kernel.clone(),
+            dispatch: finding.side.dispatch.label.clone(),
+            party: party(finding.side),
+            other: finding.other.map(party),
+            memory: finding.memory,
+            size: finding.size,
+            message: finding.message,
+            seed: self.seed,
+        }
+    }
+
+    // ---- findings --------------------------------------------------------------------------------------
+
+    /// A side that runs now.
+    pub(super) fn here(&self, action: Action, place: u64, thread: Option<u32>) -> Side {
+        Side { action, place, thread, position: self.position, dispatch: Arc::clone(&self.current) }
+    }
+
+    /// Whether the fault at these places is to be reported: only once.
+    fn is_new(&mut self, kind: Kind, place: u64, other: u64) -> bool {
+        self.findings.len() < FINDING_LIMIT && self.seen.insert((kind, place, other))
+    }
+
+    fn find_fault(
+        &mut self,
+        kind: Kind,
+        side: Side,
+        other: Option<Side>,
+        memory: Option<Memory>,
+        size: u64,
+        message: String,
+    ) {
+        if self.is_new(kind, side.place, other.as_ref().map_or(0, |other| other.place)) {
+            self.findings.push(Finding { kind, message, side, other, memory, size });
+        }
+    }
+
+    /// Something that the sanitizer did not find has stopped the kernel at an instruction.
+    pub(crate) fn add_stop(&mut self, cause: Cause, instruction: usize, reason: &str) {
+        let kind = match cause {
+            Cause::Endless => Kind::InfiniteLoop,
+            Cause::Fault => Kind::Fault,
+        };
+        // Not the address behind a call, but the instruction itself.
+        let side = self.here(Action::Run, instruction as u64 + 1, None);
+        self.find_fault(kind, side, None, None, 0, reason.to_owned());
+    }
+
+    /// Not all threads wait at the same barrier.
+    pub fn add_divergence(
+        &mut self,
+        what: &str,
+        waits: (u64, u32),
+        other: (Action, u64, u32),
+        message: &str,
+    ) {
+        let side = self.here(Action::Wait, waits.0, Some(waits.1));
+        let other = self.here(other.0, other.1, Some(other.2));
+        self.find_fault(Kind::DivergentBarrier, side, Some(other), None, 0, format!("{what}: {message}"));
+    }
+
+    pub(super) fn out_of_steps(&mut self, place: u64, thread: u32) -> String {
+        let message = format!("the threads of a threadgroup took more than {} steps", self.steps);
+        let side = self.here(Action::Run, place, Some(thread));
+        self.find_fault(Kind::InfiniteLoop, side, None, None, 0, message.clone());
+        message
+    }
+
+    pub(super) fn misaligned(&mut self, access: Access, type_name: &str, alignment: u64) -> String {
+        let message = format!(
+            "{type_name} at an address that is {} past a multiple of {alignment}",
+            access.address % alignment
+        );
+        let memory = self.memory_at(access.address);
+        let side = self.here(access.action, access.place, Some(access.thread));
+        self.find_fault(Kind::Misaligned, side, None, Some(memory), 0, message.clone());
+        message
+    }
+
+    pub(super) fn bad_index(&mut self, type_name: &str, index: i64, place: u64, thread: u32) -> String {
+        let message = format!("index {index} of an array of type {type_name}");
+        let side = self.here(Action::Run, place, Some(thread));
+        self.find_fault(Kind::OutOfBounds, side, None, None, 0, message.clone());
+        message
+    }
+
+    // ---- accesses --------------------------------------------------------------------------------------
+
+    /// The region that holds all of an access.
+    pub(super) fn region_of(&self, access: Access) -> Option<&Region> {
+        let holds = |region: &&Region| {
+            let offset = access.address.wrapping_sub(region.start);
+            offset < region.length && access.size <= region.length - offset
+        };
+        self.regions.iter().find(holds)
+    }
+
+    /// Reports an access that no region holds.
+    pub(super) fn outside(&mut self, access: Access) -> String {
+        let owner = self
+            .registry
+            .as_ref()
+            .and_then(|sanitizer| lock(&sanitizer.registry).owner(access.address as usize));
+        let (kind, memory, message) = match owner {
+            Some(Owner::Dead(memory)) => {
+                (Kind::UseAfterFree, memory, "access of a buffer that is gone".to_owned())
+            }
+            Some(Owner::Live(memory)) => {
+                let message = match self.nearest(access.address) {
+                    Some(Memory::Buffer { label, .. }) if matches!(&memory, Memory::Unbound { label: other, .. } if *other == label) => {
+                        "access before the start of the binding"
+                    }
+                    _ => "access of a buffer that is not bound",
+                };
+                (Kind::OutOfBounds, memory, message.to_owned())
+            }
+            None => match self.nearest(access.address) {
+                Some(memory) => (Kind::OutOfBounds, memory, "access outside of what is bound".to_owned()),
+                None => {
+                    let memory = Memory::Address(access.address);
+                    let message = "access of memory that belongs to nothing bound".to_owned();
+                    (Kind::OutOfBounds, memory, message)
+                }
+            },
+        };
+        // A binding's own memory tells more than the buffer's.
+        let memory = match (&memory, self.nearest(access.address)) {
+            (Memory::Unbound { label, .. }, Some(near @ Memory::Buffer { .. }))
+                if kind == Kind::OutOfBounds
+                    && matches!(&near, Memory::Buffer { label: other, .. } if other == label) =>
+            {
+                near
+            }
+            _ => memory,
+        };
+        let side = self.here(access.action, access.place, Some(access.thread));
+        self.find_fault(kind, side, None, Some(memory), access.size, message.clone());
+        message
+    }
+
+    /// Reports an access between threadgroup variables.
+    pub(super) fn outside_threadgroup_memory(&mut self, access: Access) -> String {
+        let message = "access outside of threadgroup memory".to_owned();
+        let memory = self.nearest_variable(access.address);
+        let side = self.here(access.action, access.place, Some(access.thread));
+        self.find_fault(Kind::OutOfBounds, side, None, memory, access.size, message.clone());
+        message
+    }
+
+    /// What an address belongs to.
+    fn memory_at(&self, address: u64) -> Memory {
+        let index = self.regions.iter().position(|region| address.wrapping_sub(region.start) < region.length);
+        match index.map(|index| &self.targets[index]) {
+            Some(Target::Binding(binding)) => describe(binding, address),
+            Some(Target::Arena) => self.nearest_variable(address).unwrap_or(Memory::Address(address)),
+            _ => Memory::Address(address),
+        }
+    }
+
+    fn nearest(&self, address: u64) -> Option<Memory> {
+        /// Further away an address has nothing to do with a binding.
+        const FAR: u64 = 1 << 40;
+        let bindings = self.targets.iter().filter_map(|target| match target {
+            Target::Binding(binding) => Some(binding),
+            _ => None,
+        });
+        let distance =
+            |binding: &&CheckedBinding| distance(address, binding.start as u64, binding.length as u64);
+        bindings
+            .min_by_key(distance)
+            .filter(|binding| distance(binding) < FAR)
+            .map(|binding| describe(binding, address))
+    }
+
+    fn nearest_variable(&self, address: u64) -> Option<Memory> {
+        let variable = self
+            .variables
+            .iter()
+            .min_by_key(|variable| distance(address, variable.start, variable.length))?;
+        let (offset, length) = (address.wrapping_sub(variable.start) as i64, variable.length);
+        Some(match variable.slot {
+            Some(slot) => Memory::Threadgroup { slot, offset, length },
+            None => Memory::Variable { offset, length },
+        })
+    }
+
+    /// Makes the granules of a region small enough for an access.
+    pub(super) fn refine(&mut self, number: u32, access: Access) -> std::io::Result<()> {
+        let shift = (access.address | access.size).trailing_zeros().min(COARSEST_SHIFT);
+        match &self.targets[number as usize] {
+            Target::Binding(CheckedBinding { memory: Some(memory), .. }) => memory.refine(shift),
+            Target::Arena => self.arena.as_mut().map_or(Ok(()), |arena| arena.refine(shift)),
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether an earlier access that the stamps leave unordered is a fault, and which.
+    fn conflict_with(
+        &self,
+        earlier: Stamp,
+        kind: usize,
+        thread: u32,
+    ) -> Option<(Kind, Arc<Dispatch>, Uint3)> {
+        let run = earlier.run();
+        if run == self.epochs.run {
+            let is_ordered = self.fences.order(&self.epochs, earlier, self.first_run, kind, thread);
+            return (!is_ordered).then(|| (Kind::Race, Arc::clone(&self.current), self.position));
+        }
+        if run >= self.first_run {
+            return None;
+        }
+        let index = self.pieces.partition_point(|piece| piece.first_run <= run).checked_sub(1)?;
+        let piece = &self.pieces[index];
+        if piece.dispatch.interval != self.current.interval {
+            return None;
+        }
+        let first_run = piece.continues.filter(|_| run == piece.first_run).unwrap_or(run);
+        if self.fences.order(&self.epochs, earlier, first_run, kind, thread) {
+            return None;
+        }
+        let is_same_dispatch = Arc::ptr_eq(&piece.dispatch, &self.current);
+        let kind = if is_same_dispatch { Kind::ThreadgroupRace } else { Kind::DispatchHazard };
+        let at = piece.dispatch.order.at(piece.first_index + u64::from(run - piece.first_run));
+        Some((kind, Arc::clone(&piece.dispatch), piece.dispatch.threadgroups.position(at)))
+    }
+
+    /// Two accesses that the stamps leave unordered.
+    pub(super) fn conflict(
+        &mut self,
+        number: u32,
+        access: Access,
+        earlier: Stamp,
+        action: Action,
+        place: u32,
+    ) {
+        let kind_of_memory = self.regions[number as usize].kind as usize;
+        let Some((kind, dispatch, position)) = self.conflict_with(earlier, kind_of_memory, access.thread)
+        else {
+            return;
+        };
+        let other = Side {
+            action,
+            place: dispatch.library + u64::from(place),
+            thread: Some(earlier.thread()),
+            position,
+            dispatch,
+        };
+        if self.seen.contains(&(kind, access.place, other.place)) {
+            return;
+        }
+        let between = match kind {
+            Kind::Race if kind_of_memory == 0 => "no barrier for device memory",
+            Kind::Race => "no barrier for threadgroup memory",
+            Kind::ThreadgroupRace => "threadgroups of one dispatch, which run in any order,",
+            _ => "no barrier between the two dispatches",
+        };
+        let what = match (access.writes(), action) {
+            (true, Action::Write | Action::AtomicWrite) => "two threads write to the same memory",
+            (true, _) => "a thread writes to memory that another one reads",
+            (false, _) => "a thread reads memory that another one writes to",
+        };
+        let mut message = String::new();
+        let _ = match kind {
+            Kind::Race => write!(message, "{what}, with {between} between"),
+            Kind::ThreadgroupRace => write!(message, "{what}, in two {between} with nothing between"),
+            _ => write!(message, "{what}, with {between}"),
+        };
+        if access.is_atomic() != matches!(action, Action::AtomicRead | Action::AtomicWrite) {
+            message.push_str("; only one of them is atomic");
+        }
+        let memory = self.memory_at(access.address);
+        let side = self.here(access.action, access.place, Some(access.thread));
+        self.find_fault(kind, side, Some(other), Some(memory), access.size, message);
+    }
+
+    /// A plain access of a granule with flags. Returns the reason if the access lies outside.
+    pub(super) fn flagged(
+        &mut self,
+        number: u32,
+        access: Access,
+        stamp: Stamp,
+        cell: &mut ShadowCell,
+    ) -> Option<String> {
+        if cell.flags & OUTSIDE != 0 {
+            return Some(self.outside_threadgroup_memory(access));
+        }
+        let from = self.state.unordered_from[self.regions[number as usize].kind as usize];
+        let Some(atomic) = self.atomics.get(&(access.address & !3)) else {
+            // Of an earlier dispatch.
+            cell.flags &= !ATOMIC;
+            return None;
+        };
+        for (earlier, place, writes) in atomic.accesses.into_iter().flatten() {
+            if (access.writes() || writes) && earlier.may_be_unordered(stamp, from) {
+                let action = if writes { Action::AtomicWrite } else { Action::AtomicRead };
+                let relative = place.wrapping_sub(self.state.library) as u32;
+                self.conflict(number, access, earlier, action, relative);
+            }
+        }
+        None
+    }
+
+    /// A read of memory without a value.
+    pub(super) fn unwritten(&mut self, number: u32, access: Access) {
+        let region = &self.regions[number as usize];
+        let is_local = region.kind == RegionKind::Threadgroup;
+        let was_written = |atomic: &Atomic| atomic.written >= self.first_run;
+        if is_local && self.atomics.get(&(access.address & !3)).is_some_and(was_written) {
+            return;
+        }
+        if self.seen.contains(&(Kind::UninitializedRead, access.place, 0)) {
+            return;
+        }
+        let message = if is_local {
+            "a read of threadgroup memory that no thread of this threadgroup wrote"
+        } else {
+            "a read of memory that neither the host nor a kernel wrote"
+        };
+        let memory = self.memory_at(access.address);
+        let side = self.here(access.action, access.place, Some(access.thread));
+        self.find_fault(Kind::UninitializedRead, side, None, Some(memory), access.size, message.to_owned());
+    }
+
+    /// A fence of a thread.
+    pub(super) fn fence(&mut self, thread: u32, reach: Reach, acquires: bool, releases: bool) {
+        self.fences.fence(&self.epochs, thread, reach, acquires, releases);
+    }
+
+    /// An atomic access to a region. Returns the reason if it lies outside.
+    ///
+    /// # Safety
+    /// The region must be one of this dispatch, and the access inside of it.
+    pub(super) unsafe fn atomic(
+        &mut self,
+        number: u32,
+        access: Access,
+        stamp: Stamp,
+        reads: bool,
+    ) -> Option<String> {
+        let (kind, shadow, written, memory_start) = {
+            let region = &self.regions[number as usize];
+            (region.kind, region.shadow, region.written, region.memory_start)
+        };
+        let from = self.state.unordered_from[kind as usize];
+        let mut is_written = true;
+        if !written.is_null() {
+            for byte in (access.address - memory_start)..(access.address - memory_start + access.size) {
+                // SAFETY: the bits cover the whole memory, which the access lies in.
+                unsafe {
+                    let bits = written.add((byte / 8) as usize);
+                    is_written &= *bits >> (byte % 8) & 1 != 0;
+                    if access.writes() {
+                        *bits |= 1 << (byte % 8);
+                    }
+                }
+            }
+        }
+        if !shadow.is_null() {
+            if self.refine(number, access).is_err() {
+                return Some("no memory for the sanitizer".to_owned());
+            }
+            // SAFETY: the shadow covers the region, and nothing else looks at it while this hook runs.
+            let cells = unsafe {
+                let shift = (*shadow).granule_shift;
+                let first = (access.address - (*shadow).start) >> shift;
+                std::slice::from_raw_parts_mut(
+                    (*shadow).cells.add(first as usize),
+                    (access.size >> shift) as usize,
+                )
+            };
+            for cell in cells {
+                if cell.flags & OUTSIDE != 0 {
+                    return Some(self.outside_threadgroup_memory(access));
+                }
+                if kind == RegionKind::Threadgroup {
+                    is_written &= cell.write >= from;
+                }
+                cell.flags |= ATOMIC;
+                let write = Stamp(cell.write);
+                if write.may_be_unordered(stamp, from) {
+                    self.conflict(number, access, write, Action::Write, cell.write_place);
+                }
+                for (&read, &place) in cell.reads.iter().zip(&cell.read_places).filter(|_| access.writes()) {
+                    if Stamp(read).may_be_unordered(stamp, from) {
+                        self.conflict(number, access, Stamp(read), Action::Read, place);
+                    }
+                }
+            }
+        }
+        if reads && !is_written {
+            self.unwritten(number, access);
+        }
+        for part in (access.address..access.address + access.size).step_by(4) {
+            let atomic = self.atomics.entry(part & !3).or_default();
+            let entry = Some((stamp, access.place, access.writes()));
+            // The last access, and the last one of another thread before it.
+            match atomic.accesses[0] {
+                Some((last, ..)) if last.run() == stamp.run() && last.thread() == stamp.thread() => {}
+                other => atomic.accesses[1] = other,
+            }
+            atomic.accesses[0] = entry;
+            if access.writes() {
+                atomic.written = self.epochs.run;
+            }
+        }
+        self.fences.access(access.thread, self.first_run, access.address, reads, access.writes());
+        None
+    }
+}
+
+fn distance(address: u64, start: u64, length: u64) -> u64 {
+    if address < start { start - address } else { (address - start).saturating_sub(length - 1) }
+}
+
+fn describe(binding: &CheckedBinding, address: u64) -> Memory {
+    Memory::Buffer {
+        slot: binding.slot,
+        label: binding.memory.as_ref().map_or_else(String::new, |memory| memory.label().to_owned()),
+        offset: address.wrapping_sub(binding.start as u64) as i64,
+        length: binding.length as u64,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Order, Random};
+
+    #[test]
+    fn every_order_holds_every_threadgroup_once() {
+        for total in [1, 2, 6, 30, 64, 97] {
+            for seed in 0..20 {
+                let order = Order::new(&mut Random(seed), total);
+                let mut all: Vec<u64> = (0..total).map(|index| order.at(index)).collect();
+                all.sort_unstable();
+                assert_eq!(all, (0..total).collect::<Vec<_>>(), "{total} {seed}");
+            }
+        }
+    }
+}

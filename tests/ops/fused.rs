@@ -103,9 +103,11 @@ fn projections_norms_rotation_and_store() {
                 .map(|norms| ([0, 1].map(|i| case.vector(&format!("n{i}"), &norms[i])), 1e-6));
             let op = FusedQkv { weights, biases, norms, rope: layer.rope.clone(), store: STORE };
             let found = case.run_in_place(Op::FusedQkv(op), &inputs).unwrap();
-            assert!(found == q, "{} queries", tested.name);
-            assert!(Layer::stored(&mut case, StatePart::Key) == k, "{} keys", tested.name);
-            assert!(Layer::stored(&mut case, StatePart::Value) == v, "{} values", tested.name);
+            let stored = [StatePart::Key, StatePart::Value].map(|part| Layer::stored(&mut case, part));
+            drop(case);
+            tested.agree("queries", &found, &q);
+            tested.agree("keys", &stored[0], &k);
+            tested.agree("values", &stored[1], &v);
         }
     }
 }
@@ -134,9 +136,11 @@ fn bias_rotation_and_store_after_one_product() {
             let biases = biases.map(|biases| [0, 1, 2].map(|i| case.vector(&format!("b{i}"), &biases[i])));
             let op = QkvBiasRopeStore { query_cols: ROWS[0], biases, rope, store: STORE };
             let found = case.run_in_place(Op::QkvBiasRopeStore(op), &inputs).unwrap();
-            assert!(found == q, "{} queries", tested.name);
-            assert!(Layer::stored(&mut case, StatePart::Key) == k, "{} keys", tested.name);
-            assert!(Layer::stored(&mut case, StatePart::Value) == v, "{} values", tested.name);
+            let stored = [StatePart::Key, StatePart::Value].map(|part| Layer::stored(&mut case, part));
+            drop(case);
+            tested.agree("queries", &found, &q);
+            tested.agree("keys", &stored[0], &k);
+            tested.agree("values", &stored[1], &v);
         }
     }
 }
@@ -165,7 +169,7 @@ fn gate_up_and_activation() {
             let ids = [0, 1]
                 .map(|i: usize| case.weight(&format!("w{i}"), Format::Q5_0, rows, COLS, weights[i].clone()));
             let found = case.run(Op::FusedFfn(FusedFfn { weights: ids, activation }), &[x]);
-            assert!(found == expected, "{} {activation:?}", tested.name);
+            tested.agree(&format!("{activation:?}"), &found, &expected);
         }
     }
 }

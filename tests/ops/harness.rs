@@ -8,7 +8,10 @@ use graph::{
     NodeCall, NodeId, Op, OpQuery, Operand, Participation, Shape, StateId, StatePart, StateSpec, WeightData,
     WeightId, WeightInfo,
 };
+use metal::{MetalBackend, MetalOptions, Switches};
+use metal_sim::device::SimDevice;
 use quant::Format;
+use std::sync::Mutex;
 
 /// A backend under test.
 pub struct Tested {
@@ -43,7 +46,38 @@ pub fn backends() -> Vec<Tested> {
             });
         }
     }
+    all.push(Tested { name: METAL.into(), quantised: false, backend: Box::new(metal(Switches::default())) });
     all
+}
+
+impl Tested {
+    /// Whether it is a CPU: only there are the bits the same whatever stands beside a row, and however steps are fused.
+    pub fn is_cpu(&self) -> bool {
+        self.name != METAL
+    }
+
+    /// Fails unless two ways to compute the same agree: to the bit on a CPU; elsewhere sums may be in another order.
+    #[track_caller]
+    pub fn agree(&self, what: &str, found: &[f32], expected: &[f32]) {
+        if self.is_cpu() {
+            assert!(found == expected, "{} {what}", self.name);
+        } else {
+            let expected: Vec<f64> = expected.iter().copied().map(f64::from).collect();
+            check(&format!("{} {what}", self.name), found, &expected, 1e-11);
+        }
+    }
+}
+
+/// The name of the Metal backend on the simulated device.
+pub const METAL: &str = "metal-sim";
+
+/// The Metal backend on the simulated device.
+pub fn metal(switches: Switches) -> MetalBackend<SimDevice> {
+    // One at a time, so that the first test compiles the kernels and the others find them in the cache.
+    static COMPILING: Mutex<()> = Mutex::new(());
+    let _guard = COMPILING.lock();
+    let device = SimDevice::from_environment().unwrap_or_else(|error| panic!("these tests need clang: {error}"));
+    MetalBackend::new(device, MetalOptions { name: METAL, switches }).unwrap_or_else(|error| panic!("{error}"))
 }
 
 /// Pseudo-random numbers, the same in every run (splitmix64).

@@ -1,16 +1,53 @@
-// Element-by-element operations on f32 matrices.
+// Element-by-element operations on f32.
 
-struct ScaleArgs {
-    uint count;
-    float factor;
-};
+// Which operation: one of UNARY_* or BINARY_*, and the activation of those that have one.
+constant int OPERATION [[function_constant(0)]];
+constant int ACTIVATION [[function_constant(1)]];
 
-// y[i] = factor * x[i]
-kernel void scale_f32(device const float *x [[buffer(0)]],
-                      device float *y [[buffer(1)]],
-                      constant ScaleArgs &args [[buffer(2)]],
-                      uint i [[thread_position_in_grid]]) {
-    if (i < args.count) {
-        y[i] = args.factor * x[i];
+inline float4 activate4(float4 v) {
+    for (short i = 0; i < 4; i++) v[i] = activate(ACTIVATION, v[i]);
+    return v;
+}
+
+// Four elements a thread, in a grid of one dimension: lanes next to each other read one line.
+kernel void unary(device const float* x [[buffer(0)]],
+                  device float* y [[buffer(1)]],
+                  constant ElementwiseArgs& args [[buffer(2)]],
+                  uint at [[thread_position_in_grid]]) {
+    const ulong i = ulong(at) * 4;
+    if (i >= args.elements) return;
+    const int count = int(min(args.elements - i, ulong(4)));
+    float4 v = load4_partial(x + i, count);
+    if (OPERATION == UNARY_SCALE) v *= args.factor;
+    if (OPERATION == UNARY_ACTIVATION) v = activate4(v);
+    if (OPERATION == UNARY_SOFT_CAP) {
+        for (short j = 0; j < 4; j++) v[j] = args.factor * safe_tanh(v[j] / args.factor);
     }
+    store4_partial(y + i, v, count);
+}
+
+// `b` of `period` elements is repeated: one row for every row of `a`, or all of it once.
+kernel void binary(device const float* a [[buffer(0)]],
+                   device const float* b [[buffer(1)]],
+                   device float* y [[buffer(2)]],
+                   constant ElementwiseArgs& args [[buffer(3)]],
+                   uint at [[thread_position_in_grid]]) {
+    const ulong i = ulong(at) * 4;
+    if (i >= args.elements) return;
+    const int count = int(min(args.elements - i, ulong(4)));
+    float4 v = load4_partial(a + i, count), w;
+    if (args.period == args.elements) {
+        w = load4_partial(b + i, count);
+    } else {
+        // Rows of odd width: each element may be the first of a row.
+        ulong j = i % args.period;
+        for (short k = 0; k < 4; k++) {
+            w[k] = k < count ? b[j] : 0.0f;
+            j = j + 1 == args.period ? 0 : j + 1;
+        }
+    }
+    if (OPERATION == BINARY_ADD) v += w;
+    if (OPERATION == BINARY_MUL) v *= w;
+    if (OPERATION == BINARY_GATED) v = activate4(v) * w;
+    store4_partial(y + i, v, count);
 }

@@ -1,6 +1,8 @@
 //! What the backend can run: one table.
 
-use graph::{DType, FusedOp, Op, OpQuery};
+use crate::ops::attention;
+use graph::{DType, FusedOp, Op, OpQuery, StateSpec};
+use quant::Format;
 
 /// The capability table: an operation is claimed exactly where its family has a kernel for it. What it does not say
 /// goes to the next backend, at a split. Types of activations and results are checked for all alike: f32, with i32 for
@@ -8,17 +10,70 @@ use graph::{DType, FusedOp, Op, OpQuery};
 pub(crate) fn supports(query: &OpQuery<'_>) -> bool {
     let activations = query.output == DType::F32
         && query.inputs.iter().all(|dtype| matches!(dtype, DType::F32 | DType::I32));
+    // Weights of matrices are of any format; vectors are floats. Each operation's vectors follow its matrices.
+    let vectors = |matrices: usize| {
+        query.weights.iter().skip(matrices).all(|weight| weight.format == Format::F32)
+    };
+    let matrices = || query.weights.iter().all(|weight| weight.format.row_bytes(weight.cols).is_some());
     match query.op {
         // Filled by the host: no kernel.
         Op::Input(_) => query.output == DType::I32,
-        Op::Scale(_) => activations,
-        _ => false,
+        Op::Add
+        | Op::Mul
+        | Op::Scale(_)
+        | Op::Activation(_)
+        | Op::SoftCap(_)
+        | Op::Gated(_)
+        | Op::Softmax(_)
+        | Op::BatchMatMul(_)
+        | Op::Rope(_)
+        | Op::Permute(_) => activations,
+        Op::RmsNorm(_) | Op::QkNorm(_) => activations && vectors(0),
+        Op::MatMul(_) => activations && matrices() && vectors(1),
+        Op::GetRows(_) => activations && matrices(),
+        Op::KvStore(_) | Op::KvLoad(_) => activations && cache_type(query).is_some(),
+        Op::Attention(op) => activations && attention::supports(op) && cache_type(query).is_some(),
+        // Copies of single elements of 32 bits.
+        Op::View(_) | Op::Reshape => {
+            matches!(query.output, DType::F32 | DType::I32) && query.inputs.iter().all(|&input| input == query.output)
+        }
+        // The heads of a packed cache are whole blocks, or a head's threads would share one.
+        Op::FusedQkv(op) => {
+            let head_dim = op.rope.as_ref().map(|rope| rope.head_dim);
+            activations && matrices() && vectors(3) && cache_type(query).is_some_and(|dtype| whole_heads(dtype, head_dim))
+        }
+        Op::QkvBiasRopeStore(op) => {
+            let head_dim = op.rope.as_ref().map(|rope| rope.head_dim);
+            activations && vectors(0) && cache_type(query).is_some_and(|dtype| whole_heads(dtype, head_dim))
+        }
+        Op::FusedFfn(_) => activations && matrices(),
     }
+}
+
+/// The element type of the layer's cache, where the kernels have it, and it is one for keys and values.
+fn cache_type(query: &OpQuery<'_>) -> Option<DType> {
+    match query.state {
+        Some(&StateSpec::Kv { key, value, key_cols, value_cols, .. }) if key == value => {
+            let known = matches!(key, DType::F32 | DType::F16 | DType::BF16 | DType::Packed(Format::Q8_0));
+            let whole = key.row_bytes(key_cols).is_some() && key.row_bytes(value_cols).is_some();
+            (known && whole).then_some(key)
+        }
+        _ => None,
+    }
+}
+
+/// Whether a head is a whole number of the cache's blocks, and of the four elements that a thread stores.
+fn whole_heads(dtype: DType, head_dim: Option<usize>) -> bool {
+    let block = match dtype {
+        DType::Packed(format) => format.block_len(),
+        _ => 4,
+    };
+    head_dim.is_none_or(|head_dim| head_dim.is_multiple_of(block))
 }
 
 /// The fused operations that the fusion pass may form.
 pub(crate) fn supports_fused(fused: FusedOp) -> bool {
     match fused {
-        FusedOp::Gated(_) => false,
+        FusedOp::Gated(_) => true,
     }
 }

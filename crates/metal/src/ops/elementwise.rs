@@ -1,53 +1,206 @@
 //! Element-by-element operations (`kernels/elementwise.metal`).
 
-use crate::device::{Device, Result, Size};
+use super::args::{kernel_args, require};
+use super::formats::COMMON;
+use crate::device::{ConstantValue, Device, FunctionConstants, Result, Size};
 use crate::library::Library;
 use crate::pass::{Pass, equal};
 use crate::pipelines::{Loader, PipelineId};
-use bytemuck::NoUninit;
+use crate::tensor::Tensor;
 use graph::BackendError;
+use graph::ops::Activation;
 
-/// The sources.
-const LIBRARY: Library = Library {
+/// The number of an activation in the shaders; 0 is none.
+pub(super) const fn activation_number(activation: Activation) -> i32 {
+    match activation {
+        Activation::Silu => 1,
+        Activation::Gelu => 2,
+        Activation::Sigmoid => 3,
+    }
+}
+
+/// The numbers of activations, for `common.h`.
+pub(super) const ACTIVATIONS: [(&str, usize); 3] = [
+    ("ACTIVATION_SILU", activation_number(Activation::Silu) as usize),
+    ("ACTIVATION_GELU", activation_number(Activation::Gelu) as usize),
+    ("ACTIVATION_SIGMOID", activation_number(Activation::Sigmoid) as usize),
+];
+
+const UNARY_SCALE: i32 = 0;
+const UNARY_ACTIVATION: i32 = 1;
+const UNARY_SOFT_CAP: i32 = 2;
+const BINARY_ADD: i32 = 0;
+const BINARY_MUL: i32 = 1;
+const BINARY_GATED: i32 = 2;
+
+pub(super) const LIBRARY: Library = Library {
     name: "elementwise",
-    files: &[("elementwise.metal", include_str!("../../kernels/elementwise.metal"))],
-    constants: &[],
+    files: &[
+        ("elementwise_args.h", ElementwiseArgs::MSL),
+        COMMON,
+        ("elementwise.metal", include_str!("../../kernels/elementwise.metal")),
+    ],
+    constants: &[
+        ACTIVATIONS[0],
+        ACTIVATIONS[1],
+        ACTIVATIONS[2],
+        ("UNARY_SCALE", UNARY_SCALE as usize),
+        ("UNARY_ACTIVATION", UNARY_ACTIVATION as usize),
+        ("UNARY_SOFT_CAP", UNARY_SOFT_CAP as usize),
+        ("BINARY_ADD", BINARY_ADD as usize),
+        ("BINARY_MUL", BINARY_MUL as usize),
+        ("BINARY_GATED", BINARY_GATED as usize),
+    ],
 };
 
 /// Threads of a threadgroup.
 const WIDTH: usize = 256;
+/// Elements of a thread.
+const PER_THREAD: usize = 4;
+
+kernel_args! {
+    struct ElementwiseArgs {
+        elements: u64,
+        /// Elements of the second operand, which is repeated.
+        period: u64,
+        factor: f32,
+        reserved: i32,
+    }
+}
 
 /// The pipelines of the family.
 pub(crate) struct Kernels {
     scale: PipelineId,
+    soft_cap: PipelineId,
+    activations: [PipelineId; 3],
+    add: PipelineId,
+    mul: PipelineId,
+    gated: [PipelineId; 3],
 }
 
 impl Kernels {
     /// Loads them.
     pub fn load<D: Device>(loader: &mut Loader<'_, D>) -> Result<Kernels> {
         let mut library = loader.library(&LIBRARY)?;
-        Ok(Kernels { scale: library.kernel("scale_f32")? })
+        let mut kernel = |name: &str, operation: i32, activation: i32| {
+            let constants = FunctionConstants::new()
+                .set(0, ConstantValue::I32(operation))
+                .set(1, ConstantValue::I32(activation));
+            library.kernel_with(name, &constants)
+        };
+        let mut of_each = |name: &str, operation: i32| -> Result<[PipelineId; 3]> {
+            Ok([kernel(name, operation, 1)?, kernel(name, operation, 2)?, kernel(name, operation, 3)?])
+        };
+        Ok(Kernels {
+            activations: of_each("unary", UNARY_ACTIVATION)?,
+            gated: of_each("binary", BINARY_GATED)?,
+            scale: kernel("unary", UNARY_SCALE, 0)?,
+            soft_cap: kernel("unary", UNARY_SOFT_CAP, 0)?,
+            add: kernel("binary", BINARY_ADD, 0)?,
+            mul: kernel("binary", BINARY_MUL, 0)?,
+        })
     }
 }
 
-/// `ScaleArgs` of the shader.
-#[derive(Clone, Copy, NoUninit)]
-#[repr(C)]
-struct ScaleArgs {
-    count: u32,
-    factor: f32,
+fn of(kernels: [PipelineId; 3], activation: Activation) -> PipelineId {
+    match activation {
+        Activation::Silu => kernels[0],
+        Activation::Gelu => kernels[1],
+        Activation::Sigmoid => kernels[2],
+    }
 }
 
 /// `factor * x`.
 pub(super) fn scale<D: Device>(pass: &mut Pass<'_, D>, factor: f32) -> std::result::Result<(), BackendError> {
+    unary(pass, pass.kernels().elementwise.scale, factor)
+}
+
+/// `cap * tanh(x / cap)`.
+pub(super) fn soft_cap<D: Device>(pass: &mut Pass<'_, D>, cap: f32) -> std::result::Result<(), BackendError> {
+    require(cap > 0.0, "soft cap", "a positive number", cap)?;
+    unary(pass, pass.kernels().elementwise.soft_cap, cap)
+}
+
+/// `activation(x)`.
+pub(super) fn activation<D: Device>(
+    pass: &mut Pass<'_, D>,
+    activation: Activation,
+) -> std::result::Result<(), BackendError> {
+    unary(pass, of(pass.kernels().elementwise.activations, activation), 0.0)
+}
+
+/// `a + b`.
+pub(super) fn add<D: Device>(pass: &mut Pass<'_, D>) -> std::result::Result<(), BackendError> {
+    binary(pass, pass.kernels().elementwise.add)
+}
+
+/// `a * b`.
+pub(super) fn mul<D: Device>(pass: &mut Pass<'_, D>) -> std::result::Result<(), BackendError> {
+    binary(pass, pass.kernels().elementwise.mul)
+}
+
+/// `activation(a) * b`.
+pub(super) fn gated<D: Device>(
+    pass: &mut Pass<'_, D>,
+    activation: Activation,
+) -> std::result::Result<(), BackendError> {
+    let kernel = of(pass.kernels().elementwise.gated, activation);
+    binary(pass, kernel)
+}
+
+fn unary<D: Device>(
+    pass: &mut Pass<'_, D>,
+    kernel: PipelineId,
+    factor: f32,
+) -> std::result::Result<(), BackendError> {
     let (x, y) = (pass.input(0)?, pass.output()?);
     equal("elements of the result", y.shape.elements(), x.shape.elements())?;
-    let count = x.shape.elements();
-    let args = ScaleArgs { count: pass.u32("elements", count)?, factor };
-    let kernel = pass.kernels().elementwise.scale;
+    let elements = x.shape.elements();
+    let args = ElementwiseArgs { elements: elements as u64, period: elements as u64, factor, reserved: 0 };
+    let threads = elements.div_ceil(PER_THREAD);
     pass.launch(kernel, "")
         .reads(0, &x)
         .writes(1, &y)
         .bytes(2, &args)
-        .threads(Size::width(count), Size::width(WIDTH.min(count.max(1))))
+        .threads(Size::width(threads), Size::width(WIDTH.min(threads.max(1))))
+}
+
+fn binary<D: Device>(pass: &mut Pass<'_, D>, kernel: PipelineId) -> std::result::Result<(), BackendError> {
+    let (a, b, y) = (pass.input(0)?, pass.input(1)?, pass.output()?);
+    equal("elements of the result", y.shape.elements(), a.shape.elements())?;
+    let fits = b.shape == a.shape || (b.shape.rows == 1 && b.shape.cols == a.shape.cols);
+    require(fits, "input 1", format!("the shape of input 0 ({}), or one row of it", a.shape), b.shape)?;
+    of_pair(pass, kernel, "", &a, &b, &y)
+}
+
+/// `activation(a) * b` as a step of a fused operation.
+pub(super) fn gated_step<D: Device>(
+    pass: &mut Pass<'_, D>,
+    activation: Activation,
+    a: &Tensor<D::Buffer>,
+    b: &Tensor<D::Buffer>,
+    y: &Tensor<D::Buffer>,
+) -> std::result::Result<(), BackendError> {
+    let kernel = of(pass.kernels().elementwise.gated, activation);
+    of_pair(pass, kernel, "gated", a, b, y)
+}
+
+fn of_pair<D: Device>(
+    pass: &mut Pass<'_, D>,
+    kernel: PipelineId,
+    step: &str,
+    a: &Tensor<D::Buffer>,
+    b: &Tensor<D::Buffer>,
+    y: &Tensor<D::Buffer>,
+) -> std::result::Result<(), BackendError> {
+    let (elements, period) = (a.shape.elements(), b.shape.elements());
+    let args =
+        ElementwiseArgs { elements: elements as u64, period: period as u64, factor: 0.0, reserved: 0 };
+    let threads = elements.div_ceil(PER_THREAD);
+    pass.launch(kernel, step)
+        .reads(0, a)
+        .reads(1, b)
+        .writes(2, y)
+        .bytes(3, &args)
+        .threads(Size::width(threads), Size::width(WIDTH.min(threads.max(1))))
 }

@@ -3,17 +3,52 @@
 //! A family has a [`Library`](crate::library::Library) of MSL files, a struct of the pipelines that it loads when the
 //! backend starts, and a function per operation that encodes it.
 
+mod args;
+pub(crate) mod attention;
+mod cache;
 mod elementwise;
+mod formats;
+mod fused;
+mod inputs;
+mod matmul;
+mod norm;
+mod rope;
+mod rows;
+mod shape;
+mod softmax;
 
 use crate::device::{Device, Result};
-use crate::fusion::{Chain, Held};
+use crate::library::Library;
 use crate::pass::{Pass, invariant};
 use crate::pipelines::Loader;
 use graph::{BackendError, Op};
 
+/// The libraries of all families, for tools that compile ahead of time, and for tests.
+pub const LIBRARIES: &[Library] = &[
+    attention::DECODE,
+    attention::PREFILL,
+    cache::LIBRARY,
+    elementwise::LIBRARY,
+    matmul::GEMM,
+    matmul::MATVEC,
+    norm::LIBRARY,
+    rope::LIBRARY,
+    rows::LIBRARY,
+    shape::LIBRARY,
+    softmax::LIBRARY,
+];
+
 /// The pipelines of all families.
 pub struct Kernels {
+    pub(crate) attention: attention::Kernels,
+    pub(crate) cache: cache::Kernels,
     pub(crate) elementwise: elementwise::Kernels,
+    pub(crate) matmul: matmul::Kernels,
+    pub(crate) norm: norm::Kernels,
+    pub(crate) rope: rope::Kernels,
+    pub(crate) rows: rows::Kernels,
+    pub(crate) shape: shape::Kernels,
+    pub(crate) softmax: softmax::Kernels,
 }
 
 impl Kernels {
@@ -22,26 +57,45 @@ impl Kernels {
     /// # Errors
     /// The first library that does not compile, or kernel that is missing.
     pub fn load<D: Device>(loader: &mut Loader<'_, D>) -> Result<Kernels> {
-        Ok(Kernels { elementwise: elementwise::Kernels::load(loader)? })
+        Ok(Kernels {
+            attention: attention::Kernels::load(loader)?,
+            cache: cache::Kernels::load(loader)?,
+            elementwise: elementwise::Kernels::load(loader)?,
+            matmul: matmul::Kernels::load(loader)?,
+            norm: norm::Kernels::load(loader)?,
+            rope: rope::Kernels::load(loader)?,
+            rows: rows::Kernels::load(loader)?,
+            shape: shape::Kernels::load(loader)?,
+            softmax: softmax::Kernels::load(loader)?,
+        })
     }
-}
-
-/// The chains of nodes that have a kernel.
-pub(crate) const CHAINS: &[Chain] = &[];
-
-/// Encodes a chain: nodes that were held, and the pass's own node, which ends it.
-pub(crate) fn encode_chain<D: Device>(
-    pass: &mut Pass<'_, D>,
-    held: &[Held],
-) -> std::result::Result<(), BackendError> {
-    let names: Vec<_> = held.iter().map(|held| pass.call().graph.node(held.id).op.name()).collect();
-    Err(invariant("chain", "one that has a kernel", names.join(", ")))
 }
 
 /// Encodes a node.
 pub(crate) fn encode<D: Device>(pass: &mut Pass<'_, D>) -> std::result::Result<(), BackendError> {
     match &pass.call().node.op {
+        Op::Add => elementwise::add(pass),
+        Op::Mul => elementwise::mul(pass),
         Op::Scale(factor) => elementwise::scale(pass, *factor),
-        op => Err(invariant("operation", "one that the backend claims", op.name())),
+        Op::Activation(activation) => elementwise::activation(pass, *activation),
+        Op::SoftCap(cap) => elementwise::soft_cap(pass, *cap),
+        Op::Gated(activation) => elementwise::gated(pass, *activation),
+        Op::RmsNorm(op) => norm::rms_norm(pass, op),
+        Op::QkNorm(op) => norm::qk_norm(pass, op),
+        Op::Softmax(op) => softmax::softmax(pass, op),
+        Op::MatMul(op) => matmul::matmul(pass, op),
+        Op::BatchMatMul(op) => matmul::batch_matmul(pass, op),
+        Op::GetRows(op) => rows::get_rows(pass, op),
+        Op::Rope(op) => rope::rope(pass, op),
+        Op::KvStore(_) => cache::kv_store(pass),
+        Op::KvLoad(op) => rows::kv_load(pass, op),
+        Op::Attention(op) => attention::attention(pass, op),
+        Op::View(op) => shape::view(pass, op),
+        Op::Reshape => shape::reshape(pass),
+        Op::Permute(op) => shape::permute(pass, op),
+        Op::FusedQkv(op) => fused::qkv(pass, op),
+        Op::QkvBiasRopeStore(op) => fused::qkv_bias_rope_store(pass, op),
+        Op::FusedFfn(op) => fused::ffn(pass, op),
+        Op::Input(_) => Err(invariant("operation", "one that the backend claims", pass.call().node.op.name())),
     }
 }

@@ -1,0 +1,45 @@
+// What every kernel file starts with.
+
+// The width of a SIMD-group on every Apple GPU; the host checks it against the pipeline's.
+#define SIMD_WIDTH 32
+
+// Four floats from an address that is only aligned to 4 bytes: rows of odd width begin anywhere. Apple's load
+// instructions ask for the alignment of an element, so this is one load all the same.
+inline float4 load4(device const float* p) { return float4(*(device const packed_float4*)p); }
+inline void store4(device float* p, float4 v) { *(device packed_float4*)p = packed_float4(v); }
+
+// Four floats of which only the first `count` (0 to 4) exist; the others are zero and are not touched.
+inline float4 load4_partial(device const float* p, int count) {
+    if (count >= 4) return load4(p);
+    float4 v = 0.0f;
+    for (int i = 0; i < count; i++) v[i] = p[i];
+    return v;
+}
+inline void store4_partial(device float* p, float4 v, int count) {
+    if (count >= 4) {
+        store4(p, v);
+        return;
+    }
+    for (int i = 0; i < count; i++) p[i] = v[i];
+}
+
+inline float sum4(float4 v) { return (v.x + v.y) + (v.z + v.w); }
+
+// tanh that neither overflows nor depends on the fast-math variant: the exponential of something negative only, and near
+// zero, where that would cancel, the first terms of the series.
+inline float safe_tanh(float x) {
+    const float a = abs(x), square = x * x;
+    if (a < 0.1f) return x * (1.0f + square * (-0.333333333f + square * 0.133333333f));
+    const float e = precise::exp(-2.0f * a);
+    return copysign((1.0f - e) / (1.0f + e), x);
+}
+
+// The activations, numbered as in ops/elementwise.rs.
+inline float activate(int kind, float x) {
+    if (kind == ACTIVATION_GELU) {
+        // sqrt(2 / pi)
+        return 0.5f * x * (1.0f + safe_tanh(0.7978845608f * x * (1.0f + 0.044715f * x * x)));
+    }
+    float s = 1.0f / (1.0f + precise::exp(-x));
+    return kind == ACTIVATION_SILU ? x * s : s;
+}

@@ -1,0 +1,313 @@
+//! Attention over the paged cache (`kernels/attention_decode.metal`, `kernels/attention_prefill.metal`): the choice of the
+//! tier and its geometry.
+
+use super::args::{int, kernel_args, require};
+use super::cache::{ByCache, CACHE, Cache};
+use super::elementwise::ACTIVATIONS;
+use super::formats::{COMMON, FORMATS};
+use super::inputs::{host_values, index};
+use super::matmul::nothing;
+use crate::device::{Device, Result, Size};
+use crate::library::Library;
+use crate::pass::{Pass, equal};
+use crate::pipelines::{LibraryLoader, Loader, PipelineId};
+use crate::tensor::{Slice, Tensor};
+use graph::ops::Attention;
+use graph::{BackendError, DType, Shape};
+
+/// Head dims that the one-pass kernels are made for.
+const FLASH_DIMS: [usize; 6] = [64, 80, 96, 128, 192, 256];
+/// The widest head of the tier that is always valid.
+const CLASSIC_MOST_DIM: usize = 512;
+/// SIMD-groups of a threadgroup of the one-pass kernel, each with eight keys at a time.
+const FLASH_SIMDGROUPS: usize = 4;
+/// Fewer keys than this are not worth a threadgroup of their own.
+const KEYS_PER_SPLIT: usize = 128;
+/// Most threadgroups that the keys of a query head are spread over.
+const MOST_SPLITS: usize = 16;
+/// Threadgroups that keep a GPU busy: beyond, splits only cost their joining.
+const ENOUGH_THREADGROUPS: usize = 512;
+/// SIMD-groups of a threadgroup of the tiled kernel.
+const PREFILL_SIMDGROUPS: usize = 4;
+/// From so many queries a sequence on, on average, tiles are used: half a tile.
+const PREFILL_LEAST_QUERIES: usize = 8;
+
+const CONSTANTS: [(&str, usize); 6] = [
+    ACTIVATIONS[0],
+    ACTIVATIONS[1],
+    ACTIVATIONS[2],
+    ("CLASSIC_MOST_DIM", CLASSIC_MOST_DIM),
+    ("FLASH_SIMDGROUPS", FLASH_SIMDGROUPS),
+    ("PREFILL_SIMDGROUPS", PREFILL_SIMDGROUPS),
+];
+
+const ATTENTION: (&str, &str) = ("attention.h", include_str!("../../kernels/attention.h"));
+
+pub(super) const DECODE: Library = Library {
+    name: "attention_decode",
+    files: &[
+        ("attention_args.h", AttentionArgs::MSL),
+        COMMON,
+        FORMATS,
+        CACHE,
+        ATTENTION,
+        ("attention_decode.metal", include_str!("../../kernels/attention_decode.metal")),
+    ],
+    constants: &CONSTANTS,
+};
+
+pub(super) const PREFILL: Library = Library {
+    name: "attention_prefill",
+    files: &[
+        ("attention_args.h", AttentionArgs::MSL),
+        COMMON,
+        FORMATS,
+        CACHE,
+        ATTENTION,
+        ("attention_prefill.metal", include_str!("../../kernels/attention_prefill.metal")),
+    ],
+    constants: &CONSTANTS,
+};
+
+kernel_args! {
+    struct AttentionArgs {
+        key_row_bytes: u64,
+        value_row_bytes: u64,
+        heads: i32,
+        kv_heads: i32,
+        head_dim: i32,
+        value_dim: i32,
+        sequences: i32,
+        max_pages: i32,
+        page_len: i32,
+        /// The logarithm of the page length, or -1.
+        page_shift: i32,
+        cache_rows: i32,
+        window: i32,
+        splits: i32,
+        has_sinks: i32,
+        scale: f32,
+        /// 0 for none.
+        soft_cap: f32,
+    }
+}
+
+/// The pipelines of the family.
+pub(crate) struct Kernels {
+    classic: ByCache,
+    flash: Vec<ByCache>,
+    combine: PipelineId,
+    /// Where the device has matrix units.
+    prefill: Option<Vec<ByCache>>,
+}
+
+impl Kernels {
+    /// Loads them.
+    pub fn load<D: Device>(loader: &mut Loader<'_, D>) -> Result<Kernels> {
+        fn by_dim<D: Device>(library: &mut LibraryLoader<'_, '_, D>, prefix: &str) -> Result<Vec<ByCache>> {
+            FLASH_DIMS.iter().map(|dim| ByCache::load_fast(library, prefix, &format!("_d{dim}"))).collect()
+        }
+        let mut library = loader.library(&DECODE)?;
+        let classic = ByCache::load(&mut library, "attention_classic_", "")?;
+        let flash = by_dim(&mut library, "attention_flash_")?;
+        let combine = library.kernel("attention_combine")?;
+        let prefill = match loader.capabilities().simdgroup_matrix {
+            true => Some(by_dim(&mut loader.library(&PREFILL)?, "attention_prefill_")?),
+            false => None,
+        };
+        Ok(Kernels { classic, flash, combine, prefill })
+    }
+}
+
+/// Whether a kernel computes heads of these widths.
+pub(crate) fn supports(op: &Attention) -> bool {
+    (1..=CLASSIC_MOST_DIM).contains(&op.head_dim) && (1..=CLASSIC_MOST_DIM).contains(&op.value_dim)
+}
+
+/// Queries of a tile; as in `attention_prefill.metal`.
+fn tile_queries(head_dim: usize) -> usize {
+    if head_dim <= 128 { 16 } else { 8 }
+}
+
+/// A node's operands.
+struct Operands<B> {
+    q: Tensor<B>,
+    y: Tensor<B>,
+    positions: Tensor<B>,
+    ranges: Tensor<B>,
+    pages: Tensor<B>,
+    cache: Cache<B>,
+    /// A score per head that takes part in the softmax without a value.
+    sinks: Slice<B>,
+}
+
+/// Attention of every query to the keys of its sequence.
+pub(super) fn attention<D: Device>(
+    pass: &mut Pass<'_, D>,
+    op: &Attention,
+) -> std::result::Result<(), BackendError> {
+    let (q, y) = (pass.input(0)?, pass.output()?);
+    let sinks = nothing(&q.slice);
+    let operands = Operands {
+        y,
+        positions: pass.input(2)?,
+        ranges: pass.input(3)?,
+        pages: pass.input(5)?,
+        cache: Cache::of(pass)?,
+        sinks,
+        q,
+    };
+    let longest = check(pass, op, &operands)?;
+    let [key_row_bytes, value_row_bytes] = operands.cache.row_bytes()?;
+    let page_len = pass.page_len();
+    let args = AttentionArgs {
+        key_row_bytes,
+        value_row_bytes,
+        heads: int("heads", op.heads)?,
+        kv_heads: int("KV heads", op.kv_heads)?,
+        head_dim: int("head dim", op.head_dim)?,
+        value_dim: int("value dim", op.value_dim)?,
+        sequences: int("sequences", operands.pages.shape.rows)?,
+        max_pages: int("pages of a sequence", operands.pages.shape.cols)?,
+        page_len: int("page length", page_len)?,
+        page_shift: if page_len.is_power_of_two() { page_len.trailing_zeros() as i32 } else { -1 },
+        cache_rows: int("rows of the cache", operands.cache.keys.shape.rows)?,
+        window: op.window.and_then(|window| i32::try_from(window).ok()).unwrap_or(i32::MAX),
+        splits: 1,
+        has_sinks: 0,
+        scale: op.scale,
+        soft_cap: op.soft_cap.unwrap_or(0.0),
+    };
+    let dtype = operands.cache.keys.dtype;
+    let dim = FLASH_DIMS.iter().position(|&dim| dim == op.head_dim && dim == op.value_dim);
+    let of_dim = |kernels: &[ByCache]| dim.and_then(|dim| kernels[dim].find(dtype));
+    let (tokens, sequences) = (operands.q.shape.rows, operands.pages.shape.rows);
+    let many = tokens >= PREFILL_LEAST_QUERIES.saturating_mul(sequences);
+    let switches = pass.switches();
+    let kernels = &pass.kernels().attention;
+    let prefill = kernels.prefill.as_deref().and_then(of_dim).filter(|_| many && switches.prefill_flash);
+    if let Some(kernel) = prefill {
+        let tiles = tokens / tile_queries(op.head_dim) + sequences;
+        let (groups, threads) = (Size::new(op.heads, tiles, 1), Size::width(PREFILL_SIMDGROUPS * 32));
+        return launch(pass, kernel, "", &args, &operands, None, groups, threads);
+    }
+    if let Some(kernel) = of_dim(&kernels.flash).filter(|_| switches.flash) {
+        return flash(pass, kernel, args, &operands, longest);
+    }
+    let kernel = kernels.classic.get(dtype)?;
+    launch(pass, kernel, "", &args, &operands, None, Size::new(op.heads, tokens, 1), Size::width(32))
+}
+
+/// The one-pass kernel, over several threadgroups a query head where there are many keys and few queries.
+fn flash<D: Device>(
+    pass: &mut Pass<'_, D>,
+    kernel: PipelineId,
+    args: AttentionArgs,
+    operands: &Operands<D::Buffer>,
+    longest: usize,
+) -> std::result::Result<(), BackendError> {
+    let (tokens, heads, dim) = (operands.q.shape.rows, args.heads as usize, args.value_dim as usize);
+    let splits = match (pass.switches().split_attention, pass.switches().attention_chunks) {
+        (false, _) => 1,
+        (true, Some(chunks)) => chunks.min(longest.max(1)),
+        (true, None) => {
+            let useful = (ENOUGH_THREADGROUPS / (tokens * heads).max(1)).clamp(1, MOST_SPLITS);
+            (longest / KEYS_PER_SPLIT).clamp(1, useful)
+        }
+    };
+    let threads = Size::width(FLASH_SIMDGROUPS * 32);
+    let grid = Size::new(heads, tokens, splits);
+    if splits == 1 {
+        return launch(pass, kernel, "", &args, operands, None, grid, threads);
+    }
+    let args = AttentionArgs { splits: int("splits", splits)?, ..args };
+    let partial = pass.scratch(DType::F32, Shape::new(tokens * heads * splits, dim + 2))?;
+    launch(pass, kernel, "split", &args, operands, Some(&partial), grid, threads)?;
+    let combine = pass.kernels().attention.combine;
+    pass.launch(combine, "combine")
+        .reads(0, &partial)
+        .writes(1, &operands.y)
+        .bytes(2, &args)
+        .reads(3, &operands.sinks)
+        .threads(Size::new(dim, heads, tokens), Size::width(dim.min(256)))
+}
+
+#[allow(clippy::too_many_arguments, reason = "the parts of one dispatch")]
+fn launch<D: Device>(
+    pass: &mut Pass<'_, D>,
+    kernel: PipelineId,
+    step: &str,
+    args: &AttentionArgs,
+    operands: &Operands<D::Buffer>,
+    partial: Option<&Tensor<D::Buffer>>,
+    groups: Size,
+    threads: Size,
+) -> std::result::Result<(), BackendError> {
+    pass.launch(kernel, step)
+        .reads(0, &operands.q)
+        .writes(1, partial.unwrap_or(&operands.y))
+        .bytes(2, args)
+        .reads(3, &operands.cache.keys)
+        .reads(4, &operands.cache.values)
+        .reads(5, &operands.positions)
+        .reads(6, &operands.ranges)
+        .reads(7, &operands.pages)
+        .reads(8, &operands.sinks)
+        .threadgroups(groups, threads)
+}
+
+/// Checks shapes, and what the host filled in. The most keys that a query sees, as far as it is known.
+fn check<D: Device>(
+    pass: &Pass<'_, D>,
+    op: &Attention,
+    operands: &Operands<D::Buffer>,
+) -> std::result::Result<usize, BackendError> {
+    let Operands { q, y, positions, ranges, pages, cache, .. } = operands;
+    let heads = op.kv_heads > 0 && op.heads.is_multiple_of(op.kv_heads);
+    require(heads, "heads", format!("a multiple of {} KV heads", op.kv_heads), op.heads)?;
+    require(supports(op), "head dims", format!("1 to {CLASSIC_MOST_DIM}"), format!("{} and {}", op.head_dim, op.value_dim))?;
+    require(op.window != Some(0), "window", "at least 1", 0)?;
+    require(op.soft_cap.is_none_or(|cap| cap > 0.0), "soft cap", "a positive number", op.soft_cap.unwrap_or(0.0))?;
+    let page_len = pass.page_len();
+    require(page_len > 0, "page length", "at least 1", page_len)?;
+    equal("columns of the queries", q.shape.cols, op.heads * op.head_dim)?;
+    equal("columns of the result", y.shape.cols, op.heads * op.value_dim)?;
+    equal("rows of the result", y.shape.rows, q.shape.rows)?;
+    equal("columns of the keys", cache.keys.shape.cols, op.kv_heads * op.head_dim)?;
+    equal("columns of the values", cache.values.shape.cols, op.kv_heads * op.value_dim)?;
+    equal("positions", positions.shape.elements(), q.shape.rows)?;
+    equal("query ranges", ranges.shape.elements(), pages.shape.rows + 1)?;
+    let (sequences, max_pages) = (pages.shape.rows, pages.shape.cols);
+    let limit = max_pages * page_len;
+    let window = op.window.unwrap_or(usize::MAX);
+    let values = [host_values(pass, 2)?, host_values(pass, 3)?, host_values(pass, 5)?];
+    let [Some(positions), Some(ranges), Some(pages)] = values else { return Ok(limit.min(window)) };
+    let physical = cache.keys.shape.rows / page_len;
+    let mut longest = 0;
+    for sequence in 0..sequences {
+        let end = index("query range", sequence + 1, ranges[sequence + 1], q.shape.rows + 1)?;
+        let start = index("query range", sequence, ranges[sequence], end + 1)?;
+        let mut visible = usize::MAX..0;
+        for (token, &position) in positions.iter().enumerate().take(end).skip(start) {
+            let position = index("position", token, position, limit)?;
+            let first = (position + 1).saturating_sub(window);
+            longest = longest.max(position + 1 - first);
+            visible = visible.start.min(first)..visible.end.max(position + 1);
+        }
+        for logical in visible.start / page_len..visible.end.div_ceil(page_len) {
+            let entry = sequence * max_pages + logical;
+            index("page table", entry, pages[entry], physical)?;
+        }
+    }
+    Ok(longest)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_flash_dim_is_whole_pieces_of_sixteen() {
+        assert!(FLASH_DIMS.iter().all(|dim| dim.is_multiple_of(16)));
+    }
+}

@@ -1,0 +1,346 @@
+//! Products with weights (`kernels/matvec.metal`, `kernels/gemm.metal`): which kernel serves which shape, and its geometry.
+
+use super::args::{int, kernel_args, require};
+use super::elementwise::{ACTIVATIONS, activation_number};
+use super::formats::{ByFormat, COMMON, FORMATS};
+use crate::device::{Device, Result, Size};
+use crate::library::Library;
+use crate::pass::{Pass, equal};
+use crate::pipelines::{Loader, PipelineId};
+use crate::tensor::{Slice, Tensor, Weight};
+use graph::BackendError;
+use graph::ops::{Activation, BatchMatMul, MatMul};
+use quant::Format;
+
+/// SIMD-groups of a threadgroup of the matrix-vector kernels.
+const MATVEC_SIMDGROUPS: usize = 2;
+/// Weight rows of a SIMD-group for one token, and for several.
+const MATVEC_ROWS: [usize; 2] = [4, 2];
+/// Tokens of a pass of the matrix-vector kernels, one variant each.
+const MATVEC_TOKENS: [usize; 4] = [1, 2, 4, 8];
+/// Weight rows of a threadgroup's tile.
+const GEMM_ROWS: usize = 64;
+/// Tokens of a threadgroup's tile.
+const GEMM_TOKENS: usize = 32;
+/// Terms of the sums that a step adds.
+const GEMM_STEP: usize = 32;
+/// Threads of a threadgroup.
+const GEMM_THREADS: usize = 128;
+/// From so many tokens on, tiles are used: below, most of a tile of 32 tokens would be empty.
+const GEMM_LEAST_TOKENS: usize = 9;
+
+pub(super) const MATVEC: Library = Library {
+    name: "matvec",
+    files: &[
+        ("matvec_args.h", MatvecArgs::MSL),
+        COMMON,
+        FORMATS,
+        ("matvec.metal", include_str!("../../kernels/matvec.metal")),
+    ],
+    constants: &[
+        ACTIVATIONS[0],
+        ACTIVATIONS[1],
+        ACTIVATIONS[2],
+        ("MATVEC_SIMDGROUPS", MATVEC_SIMDGROUPS),
+        ("MATVEC_ROWS_1", MATVEC_ROWS[0]),
+        ("MATVEC_ROWS_N", MATVEC_ROWS[1]),
+    ],
+};
+
+pub(super) const GEMM: Library = Library {
+    name: "gemm",
+    files: &[
+        ("gemm_args.h", GemmArgs::MSL),
+        COMMON,
+        FORMATS,
+        ("gemm.metal", include_str!("../../kernels/gemm.metal")),
+    ],
+    constants: &[
+        ACTIVATIONS[0],
+        ACTIVATIONS[1],
+        ACTIVATIONS[2],
+        ("GEMM_ROWS", GEMM_ROWS),
+        ("GEMM_TOKENS", GEMM_TOKENS),
+        ("GEMM_STEP", GEMM_STEP),
+        ("GEMM_THREADS", GEMM_THREADS),
+    ],
+};
+
+kernel_args! {
+    struct MatvecArgs {
+        row_bytes: u64,
+        /// Elements from one row of the result to the next.
+        y_stride: u64,
+        cols: i32,
+        rows0: i32,
+        rows1: i32,
+        rows2: i32,
+        tokens: i32,
+        /// The activation of the gate, or 0.
+        gate: i32,
+        has_bias: i32,
+        reserved: i32,
+    }
+}
+
+kernel_args! {
+    struct GemmArgs {
+        row_bytes: u64,
+        y_stride: u64,
+        cols: i32,
+        rows: i32,
+        tokens: i32,
+        has_bias: i32,
+    }
+}
+
+/// The pipelines of the family.
+pub(crate) struct Kernels {
+    matvec: [ByFormat; MATVEC_TOKENS.len()],
+    /// Where the device has matrix units.
+    gemm: Option<ByFormat>,
+}
+
+impl Kernels {
+    /// Loads them.
+    pub fn load<D: Device>(loader: &mut Loader<'_, D>) -> Result<Kernels> {
+        let mut library = loader.library(&MATVEC)?;
+        let mut of = |tokens: usize| ByFormat::load(&mut library, "matvec_", &format!("_n{tokens}"));
+        let [a, b, c, d] = MATVEC_TOKENS;
+        let matvec = [of(a)?, of(b)?, of(c)?, of(d)?];
+        let gemm = match loader.capabilities().simdgroup_matrix {
+            true => Some(ByFormat::load(&mut loader.library(&GEMM)?, "gemm_", "")?),
+            false => None,
+        };
+        Ok(Kernels { matvec, gemm })
+    }
+}
+
+/// One or more weights of one format and width, and what one dispatch makes of them.
+#[derive(Clone, Copy)]
+pub(super) struct Product<'w, B> {
+    /// One, or up to three whose results lie side by side; with a gate, the gate and the up projection.
+    pub weights: &'w [Weight<B>],
+    /// A bias for each weight, or none.
+    pub biases: &'w [Weight<B>],
+    /// The result is `activation(first) * second`.
+    pub gate: Option<Activation>,
+}
+
+/// `y = x weight^T + bias`.
+pub(super) fn matmul<D: Device>(
+    pass: &mut Pass<'_, D>,
+    op: &MatMul,
+) -> std::result::Result<(), BackendError> {
+    let (x, y, weight) = (pass.input(0)?, pass.output()?, pass.weight(op.weight)?);
+    let bias = op.bias.map(|bias| pass.weight(bias)).transpose()?;
+    let product =
+        Product { weights: &[weight], biases: bias.as_slice(), gate: None };
+    products(pass, "", &product, &x, &y)
+}
+
+/// Products of pairs of activations: the second of a pair takes the place of a weight.
+pub(super) fn batch_matmul<D: Device>(
+    pass: &mut Pass<'_, D>,
+    op: &BatchMatMul,
+) -> std::result::Result<(), BackendError> {
+    let (a, b, y) = (pass.input(0)?, pass.input(1)?, pass.output()?);
+    equal("columns of input 1", b.shape.cols, a.shape.cols)?;
+    let whole = op.batch > 0 && a.shape.rows.is_multiple_of(op.batch) && b.shape.rows.is_multiple_of(op.batch);
+    require(whole, "rows", format!("multiples of the batch {}", op.batch), format!("{} and {}", a.shape, b.shape))?;
+    let (m, n) = (a.shape.rows / op.batch, b.shape.rows / op.batch);
+    for i in 0..op.batch {
+        let part = |tensor: &Tensor<D::Buffer>, rows: usize| {
+            tensor.rows(i * rows, rows).ok_or_else(|| crate::pass::invariant("rows", i * rows + rows, tensor.shape))
+        };
+        let (a, b, y) = (part(&a, m)?, part(&b, n)?, part(&y, m)?);
+        let weight = Weight { slice: b.slice, format: Format::F32, rows: n, cols: b.shape.cols };
+        let product = Product { weights: &[weight], biases: &[], gate: None };
+        products(pass, "", &product, &a, &y)?;
+    }
+    Ok(())
+}
+
+/// Encodes a product in as few dispatches as the tier allows: one, but for a tiled product of several weights, which is
+/// one for each.
+pub(super) fn products<D: Device>(
+    pass: &mut Pass<'_, D>,
+    step: &str,
+    product: &Product<'_, D::Buffer>,
+    x: &Tensor<D::Buffer>,
+    y: &Tensor<D::Buffer>,
+) -> std::result::Result<(), BackendError> {
+    check(product, x, y)?;
+    let tiled = is_tiled(pass, x.shape.rows);
+    let one_format = product.weights.iter().all(|weight| weight.format == product.weights[0].format);
+    if product.gate.is_some() || (one_format && !tiled) {
+        return matvec(pass, step, product, 0, x, y);
+    }
+    let mut column = 0;
+    for (i, weight) in product.weights.iter().enumerate() {
+        let biases = if product.biases.is_empty() { &[] } else { &product.biases[i..=i] };
+        let part = Product { weights: std::slice::from_ref(weight), biases, ..*product };
+        match &pass.kernels().matmul.gemm {
+            Some(gemm) if tiled => tiles(pass, gemm.get(weight.format), step, &part, column, x, y)?,
+            _ => matvec(pass, step, &part, column, x, y)?,
+        }
+        column += weight.rows;
+    }
+    Ok(())
+}
+
+/// Whether tiles would serve a product of so many tokens: then a gate is an operation of its own.
+pub(super) fn is_tiled<D: Device>(pass: &Pass<'_, D>, tokens: usize) -> bool {
+    pass.switches().gemm && tokens >= GEMM_LEAST_TOKENS && pass.kernels().matmul.gemm.is_some()
+}
+
+fn check<B>(product: &Product<'_, B>, x: &Tensor<B>, y: &Tensor<B>) -> std::result::Result<(), BackendError> {
+    let first = product.weights.first().ok_or_else(|| crate::pass::invariant("weights", "1 to 3", 0))?;
+    require(product.weights.len() <= 3, "weights", "1 to 3", product.weights.len())?;
+    for weight in product.weights {
+        equal("columns of the weight", weight.cols, x.shape.cols)?;
+        equal("bytes of the weight", weight.slice.length, weight.rows * row_bytes(weight)?)?;
+    }
+    require(
+        product.biases.is_empty() || product.biases.len() == product.weights.len(),
+        "biases",
+        product.weights.len(),
+        product.biases.len(),
+    )?;
+    for (bias, weight) in product.biases.iter().zip(product.weights) {
+        require(bias.format == Format::F32, "format of the bias", Format::F32, bias.format)?;
+        equal("elements of the bias", bias.rows * bias.cols, weight.rows)?;
+    }
+    let rows = match product.gate {
+        Some(_) => {
+            equal("weights of a gate", product.weights.len(), 2)?;
+            require(product.weights[1].format == first.format, "format", first.format, product.weights[1].format)?;
+            equal("rows of the up projection", product.weights[1].rows, first.rows)?;
+            first.rows
+        }
+        None => product.weights.iter().map(|weight| weight.rows).sum(),
+    };
+    equal("columns of the result", y.shape.cols, rows)?;
+    equal("rows of the result", y.shape.rows, x.shape.rows)?;
+    Ok(())
+}
+
+fn row_bytes<B>(weight: &Weight<B>) -> std::result::Result<usize, BackendError> {
+    weight.format.row_bytes(weight.cols).ok_or_else(|| {
+        let expected = format!("whole blocks of {}", weight.format.block_len());
+        crate::pass::invariant("columns of the weight", expected, weight.cols)
+    })
+}
+
+fn matvec<D: Device>(
+    pass: &mut Pass<'_, D>,
+    step: &str,
+    product: &Product<'_, D::Buffer>,
+    column: usize,
+    x: &Tensor<D::Buffer>,
+    y: &Tensor<D::Buffer>,
+) -> std::result::Result<(), BackendError> {
+    let first = &product.weights[0];
+    let tokens = x.shape.rows;
+    let variant = MATVEC_TOKENS.iter().position(|&most| tokens <= most).unwrap_or(MATVEC_TOKENS.len() - 1);
+    let kernel = pass.kernels().matmul.matvec[variant].get(first.format);
+    let rows = MATVEC_ROWS[usize::from(variant > 0)];
+    let rows_of = |i: usize| product.weights.get(i).map_or(0, |weight| weight.rows);
+    let simdgroups = match product.gate {
+        Some(_) => first.rows.div_ceil(rows / 2),
+        None => product.weights.iter().map(|weight| weight.rows.div_ceil(rows)).sum(),
+    };
+    let beside = |i: usize| if product.gate.is_some() { 0 } else { rows_of(i) };
+    let args = MatvecArgs {
+        row_bytes: row_bytes(first)? as u64,
+        y_stride: y.shape.cols as u64,
+        cols: int("columns", x.shape.cols)?,
+        rows0: int("rows", first.rows)?,
+        rows1: int("rows", beside(1))?,
+        rows2: int("rows", beside(2))?,
+        tokens: int("tokens", tokens)?,
+        gate: product.gate.map_or(0, activation_number),
+        has_bias: i32::from(!product.biases.is_empty()),
+        reserved: 0,
+    };
+    let unused = nothing(&first.slice);
+    let weight = |i: usize| product.weights.get(i).map_or(&unused, |weight| &weight.slice);
+    let bias = |i: usize| product.biases.get(i).map_or(&unused, |bias| &bias.slice);
+    let groups = Size::new(simdgroups.div_ceil(MATVEC_SIMDGROUPS), tokens.div_ceil(MATVEC_TOKENS[variant]), 1);
+    pass.launch(kernel, step)
+        .reads(0, weight(0))
+        .reads(1, x)
+        .writes(2, &from_column(&y.slice, column))
+        .bytes(3, &args)
+        .reads(4, weight(1))
+        .reads(5, weight(2))
+        .reads(6, bias(0))
+        .reads(7, bias(1))
+        .reads(8, bias(2))
+        .threadgroups(groups, Size::width(MATVEC_SIMDGROUPS * 32))
+}
+
+/// What a slot is bound to that the kernel will not touch: none of a weight's bytes.
+pub(super) fn nothing<B: crate::device::Buffer>(slice: &Slice<B>) -> Slice<B> {
+    Slice { length: 0, ..slice.clone() }
+}
+
+/// A matrix from one of its columns on.
+fn from_column<B: crate::device::Buffer>(slice: &Slice<B>, column: usize) -> Slice<B> {
+    let skipped = column * 4;
+    slice.part(skipped, slice.length.saturating_sub(skipped)).unwrap_or_else(|| nothing(slice))
+}
+
+/// The tiled product of one weight.
+fn tiles<D: Device>(
+    pass: &mut Pass<'_, D>,
+    kernel: PipelineId,
+    step: &str,
+    product: &Product<'_, D::Buffer>,
+    column: usize,
+    x: &Tensor<D::Buffer>,
+    y: &Tensor<D::Buffer>,
+) -> std::result::Result<(), BackendError> {
+    let weight = &product.weights[0];
+    let bias = product.biases.first();
+    let tokens = x.shape.rows;
+    let args = GemmArgs {
+        row_bytes: row_bytes(weight)? as u64,
+        y_stride: y.shape.cols as u64,
+        cols: int("columns", x.shape.cols)?,
+        rows: int("rows", weight.rows)?,
+        tokens: int("tokens", tokens)?,
+        has_bias: i32::from(bias.is_some()),
+    };
+    let unused = nothing(&weight.slice);
+    let bias = bias.map_or(&unused, |bias| &bias.slice);
+    pass.launch(kernel, step)
+        .reads(0, weight)
+        .reads(1, x)
+        .writes(2, &from_column(&y.slice, column))
+        .bytes(3, &args)
+        .reads(4, bias)
+        .threadgroup_memory(0, gemm_threadgroup_bytes(weight.format))
+        .threadgroups(Size::new(tokens.div_ceil(GEMM_TOKENS), weight.rows.div_ceil(GEMM_ROWS), 1), Size::width(GEMM_THREADS))
+}
+
+/// Threadgroup memory of the tiled product: a tile of weights, as halves where the format's range allows it, and one of
+/// activations; later the results, which are no more.
+fn gemm_threadgroup_bytes(format: Format) -> usize {
+    // WIDE_RANGE in formats.h.
+    let wide = matches!(format, Format::F32 | Format::BF16 | Format::MXFP4 | Format::Q8_K);
+    let weight = if wide { 4 } else { 2 };
+    let tiles = GEMM_STEP * (GEMM_ROWS * weight + GEMM_TOKENS * 4);
+    tiles.max(GEMM_ROWS * GEMM_TOKENS * 4)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tiles_of_halves_take_eight_kilobytes_and_of_floats_twelve() {
+        assert_eq!(gemm_threadgroup_bytes(Format::Q4_K), 8192);
+        assert_eq!(gemm_threadgroup_bytes(Format::F32), 12288);
+    }
+}

@@ -1,0 +1,186 @@
+//! Normalisations of rows (`kernels/norm.metal`).
+
+use super::args::{int, kernel_args, require};
+use super::elementwise::ACTIVATIONS;
+use super::formats::COMMON;
+use super::matmul::nothing;
+use crate::device::{ConstantValue, Device, FunctionConstants, Result, Size};
+use crate::library::Library;
+use crate::pass::{Pass, equal, invariant};
+use crate::pipelines::{LibraryLoader, Loader, PipelineId};
+use crate::tensor::{Tensor, Weight};
+use graph::BackendError;
+use graph::ops::{QkNorm, RmsNorm};
+use quant::Format;
+
+pub(super) const LIBRARY: Library = Library {
+    name: "norm",
+    files: &[("norm_args.h", NormArgs::MSL), COMMON, ("norm.metal", include_str!("../../kernels/norm.metal"))],
+    constants: &ACTIVATIONS,
+};
+
+/// The widest row that one SIMD-group normalises alone: 8 elements a lane and load. Heads are no wider.
+const NARROW: usize = 256;
+/// Rows of a threadgroup, a SIMD-group each.
+const NARROW_ROWS: usize = 4;
+/// Elements of a thread of a wide row, before there are the most threads of a row.
+const PER_THREAD: usize = 4;
+
+kernel_args! {
+    struct NormArgs {
+        rows: i32,
+        cols: i32,
+        /// Of the norm before the residual is added.
+        epsilon1: f32,
+        /// Of the norm after.
+        epsilon2: f32,
+    }
+}
+
+/// A norm with a SIMD-group per row, and with a threadgroup per row.
+#[derive(Clone, Copy)]
+struct Widths {
+    narrow: PipelineId,
+    wide: PipelineId,
+}
+
+/// What a variant of the kernel does before the norm, and which norms have a weight.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Variant {
+    first: bool,
+    weight1: bool,
+    sum: bool,
+    weight2: bool,
+}
+
+/// The pipelines of the family.
+pub(crate) struct Kernels(Vec<(Variant, Widths)>);
+
+impl Kernels {
+    /// Loads them.
+    pub fn load<D: Device>(loader: &mut Loader<'_, D>) -> Result<Kernels> {
+        let mut library = loader.library(&LIBRARY)?;
+        let mut kernels = Vec::new();
+        for (first, weight1, sum) in [
+            (false, false, false),
+            (false, false, true),
+            (true, false, true),
+            (true, true, true),
+        ] {
+            for weight2 in [false, true] {
+                let variant = Variant { first, weight1, sum, weight2 };
+                kernels.push((variant, widths(&mut library, variant)?));
+            }
+        }
+        Ok(Kernels(kernels))
+    }
+
+    fn get(&self, variant: Variant) -> std::result::Result<Widths, BackendError> {
+        let found = self.0.iter().find(|(other, _)| *other == variant).map(|(_, widths)| *widths);
+        found.ok_or_else(|| invariant("norm", "one alone or around a sum", "a norm before a norm"))
+    }
+}
+
+fn widths<D: Device>(library: &mut LibraryLoader<'_, '_, D>, variant: Variant) -> Result<Widths> {
+    let constants = FunctionConstants::new()
+        .set(0, ConstantValue::Bool(variant.first))
+        .set(1, ConstantValue::Bool(variant.weight1))
+        .set(2, ConstantValue::Bool(variant.sum))
+        .set(3, ConstantValue::Bool(variant.weight2));
+    Ok(Widths {
+        narrow: library.kernel_with("rms_norm_1sg", &constants)?,
+        wide: library.kernel_with("rms_norm_row", &constants)?,
+    })
+}
+
+/// A norm, and what stands before it in the same dispatch.
+pub(super) struct Norm<'a, B> {
+    /// The weight; without one, nothing multiplies.
+    pub weight: Option<&'a Weight<B>>,
+    /// Added to the mean square.
+    pub epsilon: f32,
+    /// What is normalised is a sum.
+    pub sum: Option<Sum<'a, B>>,
+}
+
+/// `sum = first norm of x + residual`.
+pub(super) struct Sum<'a, B> {
+    /// Weight and epsilon of a norm of the input, before the sum.
+    pub norm: Option<(Option<&'a Weight<B>>, f32)>,
+    /// What is added.
+    pub residual: &'a Tensor<B>,
+    /// Where the sum goes; its memory may be an operand's.
+    pub sum: &'a Tensor<B>,
+}
+
+/// Root-mean-square norm of rows.
+pub(super) fn rms_norm<D: Device>(
+    pass: &mut Pass<'_, D>,
+    op: &RmsNorm,
+) -> std::result::Result<(), BackendError> {
+    let (x, y) = (pass.input(0)?, pass.output()?);
+    let weight = op.weight.map(|weight| pass.weight(weight)).transpose()?;
+    let norm = Norm { weight: weight.as_ref(), epsilon: op.epsilon, sum: None };
+    normalise(pass, &norm, x.shape.cols, &x, &y)
+}
+
+/// The same of every head.
+pub(super) fn qk_norm<D: Device>(
+    pass: &mut Pass<'_, D>,
+    op: &QkNorm,
+) -> std::result::Result<(), BackendError> {
+    let (x, y) = (pass.input(0)?, pass.output()?);
+    let weight = pass.weight(op.weight)?;
+    let norm = Norm { weight: Some(&weight), epsilon: op.epsilon, sum: None };
+    normalise(pass, &norm, op.head_dim, &x, &y)
+}
+
+/// Normalises runs of `cols` elements.
+pub(super) fn normalise<D: Device>(
+    pass: &mut Pass<'_, D>,
+    norm: &Norm<'_, D::Buffer>,
+    cols: usize,
+    x: &Tensor<D::Buffer>,
+    y: &Tensor<D::Buffer>,
+) -> std::result::Result<(), BackendError> {
+    let elements = x.shape.elements();
+    equal("elements of the result", y.shape.elements(), elements)?;
+    let whole = if cols == 0 { elements == 0 } else { elements.is_multiple_of(cols) };
+    require(whole, "columns", format!("a multiple of {cols}"), x.shape.cols)?;
+    let first_weight = norm.sum.as_ref().and_then(|sum| sum.norm).and_then(|(weight, _)| weight);
+    for weight in norm.weight.into_iter().chain(first_weight) {
+        require(weight.format == Format::F32, "format of the norm's weight", Format::F32, weight.format)?;
+        equal("elements of the norm's weight", weight.rows * weight.cols, cols)?;
+    }
+    let first = norm.sum.as_ref().and_then(|sum| sum.norm);
+    let kernel = pass.kernels().norm.get(Variant {
+        first: first.is_some(),
+        weight1: first_weight.is_some(),
+        sum: norm.sum.is_some(),
+        weight2: norm.weight.is_some(),
+    })?;
+    let rows = elements.checked_div(cols).unwrap_or(0);
+    let args = NormArgs {
+        rows: int("rows", rows)?,
+        cols: int("columns", cols)?,
+        epsilon1: first.map_or(0.0, |(_, epsilon)| epsilon),
+        epsilon2: norm.epsilon,
+    };
+    let narrow = cols <= NARROW || !pass.switches().wide_norm;
+    let (kernel, groups, threads) = if narrow {
+        (kernel.narrow, rows.div_ceil(NARROW_ROWS), NARROW_ROWS * 32)
+    } else {
+        let most = pass.limits().max_threads_per_threadgroup / 32 * 32;
+        (kernel.wide, rows, cols.div_ceil(PER_THREAD).next_multiple_of(32).min(most))
+    };
+    let unused = nothing(&x.slice);
+    let mut launch = pass.launch(kernel, "").reads(0, x).writes(1, y).bytes(2, &args);
+    launch = launch.reads(3, norm.weight.map_or(&unused, |weight| &weight.slice));
+    if let Some(sum) = &norm.sum {
+        require(sum.residual.shape == x.shape, "shape of the residual", x.shape, sum.residual.shape)?;
+        require(sum.sum.shape == x.shape, "shape of the sum", x.shape, sum.sum.shape)?;
+        launch = launch.reads(4, sum.residual).writes(5, sum.sum);
+        launch = launch.reads(6, first_weight.map_or(&unused, |weight| &weight.slice));
+    }
+    launch.threadgroups(Size::width(groups), Size::width(threads))
+}

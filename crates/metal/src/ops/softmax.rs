@@ -1,0 +1,59 @@
+//! Operations over whole rows (`kernels/softmax.metal`).
+
+use super::args::{int, kernel_args};
+use super::elementwise::ACTIVATIONS;
+use super::formats::COMMON;
+use crate::device::{Device, Result, Size};
+use crate::library::Library;
+use crate::pass::{Pass, equal};
+use crate::pipelines::{Loader, PipelineId};
+use graph::BackendError;
+use graph::ops::Softmax;
+
+pub(super) const LIBRARY: Library = Library {
+    name: "softmax",
+    files: &[("row_args.h", RowArgs::MSL), COMMON, ("softmax.metal", include_str!("../../kernels/softmax.metal"))],
+    constants: &ACTIVATIONS,
+};
+
+/// Most threads of a row.
+const MOST_THREADS: usize = 256;
+
+kernel_args! {
+    struct RowArgs {
+        cols: i32,
+        /// Elements that top_k finds.
+        k: i32,
+        scale: f32,
+    }
+}
+
+/// The pipelines of the family.
+pub(crate) struct Kernels {
+    softmax: PipelineId,
+}
+
+impl Kernels {
+    /// Loads them.
+    pub fn load<D: Device>(loader: &mut Loader<'_, D>) -> Result<Kernels> {
+        Ok(Kernels { softmax: loader.library(&LIBRARY)?.kernel("softmax")? })
+    }
+}
+
+/// Softmax of rows.
+pub(super) fn softmax<D: Device>(
+    pass: &mut Pass<'_, D>,
+    op: &Softmax,
+) -> std::result::Result<(), BackendError> {
+    let (x, y) = (pass.input(0)?, pass.output()?);
+    equal("elements of the result", y.shape.elements(), x.shape.elements())?;
+    let args = RowArgs { cols: int("columns", x.shape.cols)?, k: 0, scale: op.scale };
+    let threads = x.shape.cols.next_multiple_of(32).clamp(32, MOST_THREADS);
+    let rows = if x.shape.cols == 0 { 0 } else { x.shape.rows };
+    let kernel = pass.kernels().softmax.softmax;
+    pass.launch(kernel, "")
+        .reads(0, &x)
+        .writes(1, &y)
+        .bytes(2, &args)
+        .threadgroups(Size::width(rows), Size::width(threads))
+}

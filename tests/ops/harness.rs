@@ -76,8 +76,10 @@ pub fn metal(switches: Switches) -> MetalBackend<SimDevice> {
     // One at a time, so that the first test compiles the kernels and the others find them in the cache.
     static COMPILING: Mutex<()> = Mutex::new(());
     let _guard = COMPILING.lock();
-    let device = SimDevice::from_environment().unwrap_or_else(|error| panic!("these tests need clang: {error}"));
-    MetalBackend::new(device, MetalOptions { name: METAL, switches }).unwrap_or_else(|error| panic!("{error}"))
+    let device =
+        SimDevice::from_environment().unwrap_or_else(|error| panic!("these tests need clang: {error}"));
+    MetalBackend::new(device, MetalOptions { name: METAL, switches })
+        .unwrap_or_else(|error| panic!("{error}"))
 }
 
 /// Pseudo-random numbers, the same in every run (splitmix64).

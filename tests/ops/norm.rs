@@ -45,13 +45,15 @@ fn norms_of_heads() {
         for (rows, heads, head_dim) in [(1, 1, 64), (5, 9, 80), (33, 4, 128), (2, 3, 256)] {
             let mut random = Random::new(7);
             let (x, weight) = (random.floats(rows * heads * head_dim), random.floats(head_dim));
-            // Weights of half precision are vectors too.
+            // Weights of half precision are vectors too, on the CPU.
+            let format = if tested.is_cpu() { Format::F16 } else { Format::F32 };
             let half: Vec<u8> = weight.iter().flat_map(|v| half::f16::from_f32(*v).to_le_bytes()).collect();
             let weight = decoded(Format::F16, &half, head_dim);
             let expected = rms_norm(&x, Some(&weight), head_dim, 1e-6);
             let mut case = Case::new(tested.backend.as_mut(), &params(1));
             let input = case.floats(Shape::new(rows, heads * head_dim), &x);
-            let weight = case.weight("norm", Format::F16, 1, head_dim, half);
+            let bytes = if format == Format::F16 { half } else { bytemuck::cast_slice(&weight).to_vec() };
+            let weight = case.weight("norm", format, 1, head_dim, bytes);
             let found = case.run(Op::QkNorm(QkNorm { weight, epsilon: 1e-6, head_dim }), &[input]);
             check(&format!("{} {rows} {heads} {head_dim}", tested.name), &found, &expected, 1e-12);
         }

@@ -11,9 +11,8 @@ pub(crate) fn supports(query: &OpQuery<'_>) -> bool {
     let activations = query.output == DType::F32
         && query.inputs.iter().all(|dtype| matches!(dtype, DType::F32 | DType::I32));
     // Weights of matrices are of any format; vectors are floats. Each operation's vectors follow its matrices.
-    let vectors = |matrices: usize| {
-        query.weights.iter().skip(matrices).all(|weight| weight.format == Format::F32)
-    };
+    let vectors =
+        |matrices: usize| query.weights.iter().skip(matrices).all(|weight| weight.format == Format::F32);
     let matrices = || query.weights.iter().all(|weight| weight.format.row_bytes(weight.cols).is_some());
     match query.op {
         // Filled by the host: no kernel.
@@ -35,12 +34,16 @@ pub(crate) fn supports(query: &OpQuery<'_>) -> bool {
         Op::Attention(op) => activations && attention::supports(op) && cache_type(query).is_some(),
         // Copies of single elements of 32 bits.
         Op::View(_) | Op::Reshape => {
-            matches!(query.output, DType::F32 | DType::I32) && query.inputs.iter().all(|&input| input == query.output)
+            matches!(query.output, DType::F32 | DType::I32)
+                && query.inputs.iter().all(|&input| input == query.output)
         }
         // The heads of a packed cache are whole blocks, or a head's threads would share one.
         Op::FusedQkv(op) => {
             let head_dim = op.rope.as_ref().map(|rope| rope.head_dim);
-            activations && matrices() && vectors(3) && cache_type(query).is_some_and(|dtype| whole_heads(dtype, head_dim))
+            activations
+                && matrices()
+                && vectors(3)
+                && cache_type(query).is_some_and(|dtype| whole_heads(dtype, head_dim))
         }
         Op::QkvBiasRopeStore(op) => {
             let head_dim = op.rope.as_ref().map(|rope| rope.head_dim);

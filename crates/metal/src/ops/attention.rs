@@ -265,9 +265,19 @@ fn check<D: Device>(
     let Operands { q, y, positions, ranges, pages, cache, .. } = operands;
     let heads = op.kv_heads > 0 && op.heads.is_multiple_of(op.kv_heads);
     require(heads, "heads", format!("a multiple of {} KV heads", op.kv_heads), op.heads)?;
-    require(supports(op), "head dims", format!("1 to {CLASSIC_MOST_DIM}"), format!("{} and {}", op.head_dim, op.value_dim))?;
+    require(
+        supports(op),
+        "head dims",
+        format!("1 to {CLASSIC_MOST_DIM}"),
+        format!("{} and {}", op.head_dim, op.value_dim),
+    )?;
     require(op.window != Some(0), "window", "at least 1", 0)?;
-    require(op.soft_cap.is_none_or(|cap| cap > 0.0), "soft cap", "a positive number", op.soft_cap.unwrap_or(0.0))?;
+    require(
+        op.soft_cap.is_none_or(|cap| cap > 0.0),
+        "soft cap",
+        "a positive number",
+        op.soft_cap.unwrap_or(0.0),
+    )?;
     let page_len = pass.page_len();
     require(page_len > 0, "page length", "at least 1", page_len)?;
     equal("columns of the queries", q.shape.cols, op.heads * op.head_dim)?;
@@ -287,14 +297,14 @@ fn check<D: Device>(
     for sequence in 0..sequences {
         let end = index("query range", sequence + 1, ranges[sequence + 1], q.shape.rows + 1)?;
         let start = index("query range", sequence, ranges[sequence], end + 1)?;
-        let mut visible = usize::MAX..0;
+        let (mut earliest, mut latest) = (usize::MAX, 0);
         for (token, &position) in positions.iter().enumerate().take(end).skip(start) {
             let position = index("position", token, position, limit)?;
             let first = (position + 1).saturating_sub(window);
             longest = longest.max(position + 1 - first);
-            visible = visible.start.min(first)..visible.end.max(position + 1);
+            (earliest, latest) = (earliest.min(first), latest.max(position + 1));
         }
-        for logical in visible.start / page_len..visible.end.div_ceil(page_len) {
+        for logical in earliest / page_len..latest.div_ceil(page_len) {
             let entry = sequence * max_pages + logical;
             index("page table", entry, pages[entry], physical)?;
         }

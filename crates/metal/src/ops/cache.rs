@@ -3,8 +3,8 @@
 use super::args::{int, kernel_args, require};
 use super::elementwise::ACTIVATIONS;
 use super::formats::{COMMON, FORMATS};
-use super::matmul::nothing;
 use super::inputs::check_indices;
+use super::matmul::nothing;
 use super::rope::ROPE;
 use crate::device::{Device, Result, Size};
 use crate::library::Library;
@@ -104,9 +104,8 @@ impl ByCache {
         prefix: &str,
         suffix: &str,
     ) -> Result<ByCache> {
-        let kernel = |&(dtype, name): &(DType, &str)| {
-            Ok((dtype, library.kernel(&format!("{prefix}{name}{suffix}"))?))
-        };
+        let kernel =
+            |&(dtype, name): &(DType, &str)| Ok((dtype, library.kernel(&format!("{prefix}{name}{suffix}"))?));
         Ok(ByCache(types.iter().map(kernel).collect::<Result<_>>()?))
     }
 
@@ -129,7 +128,9 @@ pub(super) struct Cache<B> {
 
 impl<B: crate::device::Buffer> Cache<B> {
     /// The state of the node's layer.
-    pub(super) fn of<D: Device<Buffer = B>>(pass: &Pass<'_, D>) -> std::result::Result<Cache<B>, BackendError> {
+    pub(super) fn of<D: Device<Buffer = B>>(
+        pass: &Pass<'_, D>,
+    ) -> std::result::Result<Cache<B>, BackendError> {
         let (keys, values) = (pass.state(StatePart::Key)?, pass.state(StatePart::Value)?);
         require(keys.dtype == values.dtype, "type of the values", keys.dtype, values.dtype)?;
         equal("rows of the values", values.shape.rows, keys.shape.rows)?;

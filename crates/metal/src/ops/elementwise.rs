@@ -194,8 +194,7 @@ fn of_pair<D: Device>(
     y: &Tensor<D::Buffer>,
 ) -> std::result::Result<(), BackendError> {
     let (elements, period) = (a.shape.elements(), b.shape.elements());
-    let args =
-        ElementwiseArgs { elements: elements as u64, period: period as u64, factor: 0.0, reserved: 0 };
+    let args = ElementwiseArgs { elements: elements as u64, period: period as u64, factor: 0.0, reserved: 0 };
     let threads = elements.div_ceil(PER_THREAD);
     pass.launch(kernel, step)
         .reads(0, a)

@@ -1,8 +1,8 @@
 //! Operations that do several steps in one node.
 
 use super::cache::{self, QkvFinish};
-use super::matmul::{self, Product};
 use super::elementwise;
+use super::matmul::{self, Product};
 use crate::device::Device;
 use crate::pass::{Pass, equal};
 use graph::ops::{FusedFfn, FusedQkv, QkvBiasRopeStore};

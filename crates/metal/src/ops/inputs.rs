@@ -14,7 +14,8 @@ pub(super) fn host_values<D: Device>(
     index: usize,
 ) -> Result<Option<Vec<i32>>, BackendError> {
     let call = pass.call();
-    let from_host = call.node.inputs.get(index).is_some_and(|&node| matches!(call.graph.node(node).op, Op::Input(_)));
+    let from_host =
+        call.node.inputs.get(index).is_some_and(|&node| matches!(call.graph.node(node).op, Op::Input(_)));
     if !from_host {
         return Ok(None);
     }

@@ -134,8 +134,7 @@ pub(super) fn matmul<D: Device>(
 ) -> std::result::Result<(), BackendError> {
     let (x, y, weight) = (pass.input(0)?, pass.output()?, pass.weight(op.weight)?);
     let bias = op.bias.map(|bias| pass.weight(bias)).transpose()?;
-    let product =
-        Product { weights: &[weight], biases: bias.as_slice(), gate: None };
+    let product = Product { weights: &[weight], biases: bias.as_slice(), gate: None };
     products(pass, "", &product, &x, &y)
 }
 
@@ -146,12 +145,20 @@ pub(super) fn batch_matmul<D: Device>(
 ) -> std::result::Result<(), BackendError> {
     let (a, b, y) = (pass.input(0)?, pass.input(1)?, pass.output()?);
     equal("columns of input 1", b.shape.cols, a.shape.cols)?;
-    let whole = op.batch > 0 && a.shape.rows.is_multiple_of(op.batch) && b.shape.rows.is_multiple_of(op.batch);
-    require(whole, "rows", format!("multiples of the batch {}", op.batch), format!("{} and {}", a.shape, b.shape))?;
+    let whole =
+        op.batch > 0 && a.shape.rows.is_multiple_of(op.batch) && b.shape.rows.is_multiple_of(op.batch);
+    require(
+        whole,
+        "rows",
+        format!("multiples of the batch {}", op.batch),
+        format!("{} and {}", a.shape, b.shape),
+    )?;
     let (m, n) = (a.shape.rows / op.batch, b.shape.rows / op.batch);
     for i in 0..op.batch {
         let part = |tensor: &Tensor<D::Buffer>, rows: usize| {
-            tensor.rows(i * rows, rows).ok_or_else(|| crate::pass::invariant("rows", i * rows + rows, tensor.shape))
+            tensor
+                .rows(i * rows, rows)
+                .ok_or_else(|| crate::pass::invariant("rows", i * rows + rows, tensor.shape))
         };
         let (a, b, y) = (part(&a, m)?, part(&b, n)?, part(&y, m)?);
         let weight = Weight { slice: b.slice, format: Format::F32, rows: n, cols: b.shape.cols };
@@ -214,7 +221,12 @@ fn check<B>(product: &Product<'_, B>, x: &Tensor<B>, y: &Tensor<B>) -> std::resu
     let rows = match product.gate {
         Some(_) => {
             equal("weights of a gate", product.weights.len(), 2)?;
-            require(product.weights[1].format == first.format, "format", first.format, product.weights[1].format)?;
+            require(
+                product.weights[1].format == first.format,
+                "format",
+                first.format,
+                product.weights[1].format,
+            )?;
             equal("rows of the up projection", product.weights[1].rows, first.rows)?;
             first.rows
         }
@@ -266,7 +278,8 @@ fn matvec<D: Device>(
     let unused = nothing(&first.slice);
     let weight = |i: usize| product.weights.get(i).map_or(&unused, |weight| &weight.slice);
     let bias = |i: usize| product.biases.get(i).map_or(&unused, |bias| &bias.slice);
-    let groups = Size::new(simdgroups.div_ceil(MATVEC_SIMDGROUPS), tokens.div_ceil(MATVEC_TOKENS[variant]), 1);
+    let groups =
+        Size::new(simdgroups.div_ceil(MATVEC_SIMDGROUPS), tokens.div_ceil(MATVEC_TOKENS[variant]), 1);
     pass.launch(kernel, step)
         .reads(0, weight(0))
         .reads(1, x)
@@ -321,7 +334,10 @@ fn tiles<D: Device>(
         .bytes(3, &args)
         .reads(4, bias)
         .threadgroup_memory(0, gemm_threadgroup_bytes(weight.format))
-        .threadgroups(Size::new(tokens.div_ceil(GEMM_TOKENS), weight.rows.div_ceil(GEMM_ROWS), 1), Size::width(GEMM_THREADS))
+        .threadgroups(
+            Size::new(tokens.div_ceil(GEMM_TOKENS), weight.rows.div_ceil(GEMM_ROWS), 1),
+            Size::width(GEMM_THREADS),
+        )
 }
 
 /// Threadgroup memory of the tiled product: a tile of weights, as halves where the format's range allows it, and one of

@@ -73,6 +73,7 @@ impl Kernels {
 
 /// Encodes a node.
 pub(crate) fn encode<D: Device>(pass: &mut Pass<'_, D>) -> std::result::Result<(), BackendError> {
+    check_output(pass)?;
     match &pass.call().node.op {
         Op::Add => elementwise::add(pass),
         Op::Mul => elementwise::mul(pass),
@@ -96,6 +97,26 @@ pub(crate) fn encode<D: Device>(pass: &mut Pass<'_, D>) -> std::result::Result<(
         Op::FusedQkv(op) => fused::qkv(pass, op),
         Op::QkvBiasRopeStore(op) => fused::qkv_bias_rope_store(pass, op),
         Op::FusedFfn(op) => fused::ffn(pass, op),
-        Op::Input(_) => Err(invariant("operation", "one that the backend claims", pass.call().node.op.name())),
+        Op::Input(_) => {
+            Err(invariant("operation", "one that the backend claims", pass.call().node.op.name()))
+        }
     }
+}
+
+/// Checks that the result lies over no input, but exactly over one where the operation allows it.
+fn check_output<D: Device>(pass: &Pass<'_, D>) -> std::result::Result<(), BackendError> {
+    let call = pass.call();
+    let output = &call.output;
+    for (i, input) in call.inputs.iter().enumerate() {
+        let overlap = input.buffer == output.buffer
+            && input.offset < output.offset + output.bytes()
+            && output.offset < input.offset + input.bytes();
+        let same = input.offset == output.offset && input.bytes() == output.bytes();
+        if overlap && !(same && call.node.op.may_alias(i)) {
+            let expected =
+                format!("no memory of input {i}, at byte {} of buffer {}", input.offset, input.buffer.0);
+            return Err(invariant("output", expected, format!("byte {} of it", output.offset)));
+        }
+    }
+    Ok(())
 }

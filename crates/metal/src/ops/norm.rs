@@ -15,7 +15,11 @@ use quant::Format;
 
 pub(super) const LIBRARY: Library = Library {
     name: "norm",
-    files: &[("norm_args.h", NormArgs::MSL), COMMON, ("norm.metal", include_str!("../../kernels/norm.metal"))],
+    files: &[
+        ("norm_args.h", NormArgs::MSL),
+        COMMON,
+        ("norm.metal", include_str!("../../kernels/norm.metal")),
+    ],
     constants: &ACTIVATIONS,
 };
 
@@ -61,12 +65,9 @@ impl Kernels {
     pub fn load<D: Device>(loader: &mut Loader<'_, D>) -> Result<Kernels> {
         let mut library = loader.library(&LIBRARY)?;
         let mut kernels = Vec::new();
-        for (first, weight1, sum) in [
-            (false, false, false),
-            (false, false, true),
-            (true, false, true),
-            (true, true, true),
-        ] {
+        for (first, weight1, sum) in
+            [(false, false, false), (false, false, true), (true, false, true), (true, true, true)]
+        {
             for weight2 in [false, true] {
                 let variant = Variant { first, weight1, sum, weight2 };
                 kernels.push((variant, widths(&mut library, variant)?));

@@ -16,7 +16,12 @@ pub(super) const ROPE: (&str, &str) = ("rope.h", include_str!("../../kernels/rop
 
 pub(super) const LIBRARY: Library = Library {
     name: "rope",
-    files: &[("rope_args.h", RopeArgs::MSL), COMMON, ROPE, ("rope.metal", include_str!("../../kernels/rope.metal"))],
+    files: &[
+        ("rope_args.h", RopeArgs::MSL),
+        COMMON,
+        ROPE,
+        ("rope.metal", include_str!("../../kernels/rope.metal")),
+    ],
     constants: &ACTIVATIONS,
 };
 

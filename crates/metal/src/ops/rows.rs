@@ -80,11 +80,7 @@ pub(super) fn kv_load<D: Device>(
 }
 
 /// Indices are token ids where there is one for every token of the batch.
-fn check<D: Device>(
-    pass: &Pass<'_, D>,
-    input: usize,
-    rows: usize,
-) -> std::result::Result<(), BackendError> {
+fn check<D: Device>(pass: &Pass<'_, D>, input: usize, rows: usize) -> std::result::Result<(), BackendError> {
     let tokens = pass.call().graph.params().tokens;
     let what = if pass.input(input)?.shape.rows == tokens { "token" } else { "row index" };
     check_indices(pass, input, what, rows)

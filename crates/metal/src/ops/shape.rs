@@ -12,7 +12,11 @@ use graph::ops::{Permute, View};
 
 pub(super) const LIBRARY: Library = Library {
     name: "copy",
-    files: &[("copy_args.h", CopyArgs::MSL), COMMON, ("copy.metal", include_str!("../../kernels/copy.metal"))],
+    files: &[
+        ("copy_args.h", CopyArgs::MSL),
+        COMMON,
+        ("copy.metal", include_str!("../../kernels/copy.metal")),
+    ],
     constants: &ACTIVATIONS,
 };
 
@@ -50,7 +54,8 @@ pub(super) fn reshape<D: Device>(pass: &mut Pass<'_, D>) -> std::result::Result<
 /// A window of a matrix.
 pub(super) fn view<D: Device>(pass: &mut Pass<'_, D>, op: &View) -> std::result::Result<(), BackendError> {
     let (x, y) = (pass.input(0)?, pass.output()?);
-    let inside = |first: usize, count: usize, total: usize| first.checked_add(count).is_some_and(|end| end <= total);
+    let inside =
+        |first: usize, count: usize, total: usize| first.checked_add(count).is_some_and(|end| end <= total);
     let fits = inside(op.first_row, op.rows, x.shape.rows) && inside(op.first_col, op.cols, x.shape.cols);
     require(fits, "window", format!("one inside {}", x.shape), format!("{op:?}"))?;
     equal("elements of the result", y.shape.elements(), op.rows * op.cols)?;
@@ -93,5 +98,9 @@ fn copy<D: Device>(
     let (x, y) = (pass.input(0)?, pass.output()?);
     require(x.dtype == y.dtype, "type of the result", x.dtype, y.dtype)?;
     let kernel = pass.kernels().shape.copy;
-    pass.launch(kernel, "").reads(0, &x).writes(1, &y).bytes(2, args).threads(grid, Size::width(grid.width.clamp(1, 256)))
+    pass.launch(kernel, "")
+        .reads(0, &x)
+        .writes(1, &y)
+        .bytes(2, args)
+        .threads(grid, Size::width(grid.width.clamp(1, 256)))
 }

@@ -12,7 +12,11 @@ use graph::ops::Softmax;
 
 pub(super) const LIBRARY: Library = Library {
     name: "softmax",
-    files: &[("row_args.h", RowArgs::MSL), COMMON, ("softmax.metal", include_str!("../../kernels/softmax.metal"))],
+    files: &[
+        ("row_args.h", RowArgs::MSL),
+        COMMON,
+        ("softmax.metal", include_str!("../../kernels/softmax.metal")),
+    ],
     constants: &ACTIVATIONS,
 };
 

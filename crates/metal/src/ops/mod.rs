@@ -18,6 +18,7 @@ mod shape;
 mod softmax;
 
 use crate::device::{Device, Result};
+use crate::fusion::{Chain, Held};
 use crate::library::Library;
 use crate::pass::{Pass, invariant};
 use crate::pipelines::Loader;
@@ -68,6 +69,20 @@ impl Kernels {
             shape: shape::Kernels::load(loader)?,
             softmax: softmax::Kernels::load(loader)?,
         })
+    }
+}
+
+/// The chains of nodes that have a kernel.
+pub(crate) const CHAINS: &[Chain] = &[Chain::AddNorm, Chain::NormAddNorm];
+
+/// Encodes a chain: nodes that were held, and the pass's own node, which ends it.
+pub(crate) fn encode_chain<D: Device>(
+    pass: &mut Pass<'_, D>,
+    held: &[Held],
+) -> std::result::Result<(), BackendError> {
+    match &pass.call().node.op {
+        Op::RmsNorm(op) => norm::chain(pass, held, op),
+        op => Err(invariant("last node of the chain", "a norm", op.name())),
     }
 }
 

@@ -5,12 +5,13 @@ use super::elementwise::ACTIVATIONS;
 use super::formats::COMMON;
 use super::matmul::nothing;
 use crate::device::{ConstantValue, Device, FunctionConstants, Result, Size};
+use crate::fusion::Held;
 use crate::library::Library;
 use crate::pass::{Pass, equal, invariant};
 use crate::pipelines::{LibraryLoader, Loader, PipelineId};
 use crate::tensor::{Tensor, Weight};
-use graph::BackendError;
 use graph::ops::{QkNorm, RmsNorm};
+use graph::{BackendError, Op};
 use quant::Format;
 
 pub(super) const LIBRARY: Library = Library {
@@ -125,7 +126,43 @@ pub(super) fn rms_norm<D: Device>(
     normalise(pass, &norm, x.shape.cols, &x, &y)
 }
 
-/// The same of every head.
+/// A sum and the norm of it, or a norm that only a sum reads, the sum, and the norm of it: one dispatch. The pass's own
+/// node is the last norm, the others were held.
+pub(super) fn chain<D: Device>(
+    pass: &mut Pass<'_, D>,
+    held: &[Held],
+    op: &RmsNorm,
+) -> std::result::Result<(), BackendError> {
+    let graph = pass.call().graph;
+    let (first, sum) = match held {
+        [sum] => (None, sum),
+        [first, sum] => (Some(first), sum),
+        _ => return Err(invariant("held nodes", "1 or 2", held.len())),
+    };
+    let [left, right] = sum.inputs.as_slice() else {
+        return Err(invariant("operands of the sum", 2, sum.inputs.len()));
+    };
+    // The sum's operand that the first norm makes is never in memory: the norm's own input takes its place.
+    let (x, residual, first) = match first {
+        None => (left, right, None),
+        Some(held) => {
+            let Op::RmsNorm(norm) = graph.node(held.id).op else {
+                return Err(invariant("first node of the chain", "a norm", graph.node(held.id).op.name()));
+            };
+            let residual = if left.producer == held.id { right } else { left };
+            let weight = norm.weight.map(|weight| pass.weight(weight)).transpose()?;
+            (&held.inputs[0], residual, Some((weight, norm.epsilon)))
+        }
+    };
+    let (x, residual, total) = (pass.operand(x)?, pass.operand(residual)?, pass.operand(&sum.output)?);
+    let weight = op.weight.map(|weight| pass.weight(weight)).transpose()?;
+    let norm = first.as_ref().map(|(weight, epsilon)| (weight.as_ref(), *epsilon));
+    let sum = Some(Sum { norm, residual: &residual, sum: &total });
+    let y = pass.output()?;
+    normalise(pass, &Norm { weight: weight.as_ref(), epsilon: op.epsilon, sum }, x.shape.cols, &x, &y)
+}
+
+/// The root-mean-square norm of every head.
 pub(super) fn qk_norm<D: Device>(
     pass: &mut Pass<'_, D>,
     op: &QkNorm,

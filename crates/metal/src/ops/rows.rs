@@ -120,7 +120,7 @@ fn gather<D: Device>(
     let kernel = pass.kernels().rows.get_rows.get(format);
     let width = units.clamp(1, 64);
     pass.launch(kernel, "")
-        .reads(0, table)
+        .reads_some(0, table, row_bytes * y.shape.rows)
         .reads(1, indices)
         .writes(2, &y)
         .bytes(3, &args)

@@ -1,6 +1,6 @@
 //! The operations, a file per family, beside their kernels in `kernels/`.
 //!
-//! A family has a [`Library`](crate::library::Library) of MSL files, a struct of the pipelines that it loads when the
+//! A family has a [`Library`] of MSL files, a struct of the pipelines that it loads when the
 //! backend starts, and a function per operation that encodes it.
 
 mod args;

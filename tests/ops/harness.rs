@@ -12,6 +12,7 @@ use metal::{MetalBackend, MetalOptions, Switches};
 use metal_sim::device::SimDevice;
 use quant::Format;
 use std::sync::Mutex;
+use std::time::Duration;
 
 /// A backend under test.
 pub struct Tested {
@@ -68,6 +69,9 @@ impl Tested {
     }
 }
 
+/// How long a submission may take: the simulator shares its processors with the other tests.
+const TIMEOUT: Duration = Duration::from_secs(600);
+
 /// The name of the Metal backend on the simulated device.
 pub const METAL: &str = "metal-sim";
 
@@ -78,7 +82,7 @@ pub fn metal(switches: Switches) -> MetalBackend<SimDevice> {
     let _guard = COMPILING.lock();
     let device =
         SimDevice::from_environment().unwrap_or_else(|error| panic!("these tests need clang: {error}"));
-    MetalBackend::new(device, MetalOptions { name: METAL, switches })
+    MetalBackend::new(device, MetalOptions { name: METAL, timeout: TIMEOUT, switches })
         .unwrap_or_else(|error| panic!("{error}"))
 }
 

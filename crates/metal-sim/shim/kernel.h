@@ -109,5 +109,6 @@ template <class... P, void (*Function)(P...), class... Attribute> struct Entry<F
 #define thread
 #define constant const
 #define threadgroup
+#define METAL_SIM_THREADGROUP
 #define METAL_FUNC inline __attribute__((always_inline))
 #define coherent(SCOPE)

@@ -258,8 +258,10 @@ METAL_SIM_FLOAT_COMMON(METAL_SIM_IF_BFLOAT, B)
     using R = conditional_t<!is_floating_point_v<A>, B, conditional_t<!is_floating_point_v<B>, A, float>>; \
     return NAME(metal_sim::convert<R>(a), metal_sim::convert<R>(b));                                   \
   }
+#ifndef METAL_SIM_LINT
 METAL_SIM_FLOAT_MIX(min)
 METAL_SIM_FLOAT_MIX(max)
+#endif
 // Integers of different types convert as in C++ arithmetic.
 #define METAL_SIM_INTEGER_MIX(NAME)                                                                    \
   template <class A, class B,                                                                          \

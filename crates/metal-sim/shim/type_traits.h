@@ -32,7 +32,21 @@ template <class T> using remove_const_t = typename remove_const<T>::type;
 template <class T> struct remove_volatile { using type = T; };
 template <class T> struct remove_volatile<volatile T> { using type = T; };
 template <class T> using remove_volatile_t = typename remove_volatile<T>::type;
-template <class T> struct remove_cv { using type = remove_const_t<remove_volatile_t<T>>; };
+#ifdef METAL_SIM_LINT
+// Address spaces that clang keeps apart and that convert to the default one; see lint.h.
+#define METAL_SIM_LINT_DEVICE __attribute__((opencl_global_device))
+#define METAL_SIM_LINT_CONSTANT __attribute__((opencl_global_host))
+#define METAL_SIM_LINT_THREADGROUP __attribute__((opencl_local))
+template <class T> struct remove_addrspace { using type = T; };
+template <class T> struct remove_addrspace<METAL_SIM_LINT_DEVICE T> { using type = T; };
+template <class T> struct remove_addrspace<METAL_SIM_LINT_CONSTANT T> { using type = T; };
+template <class T> struct remove_addrspace<METAL_SIM_LINT_THREADGROUP T> { using type = T; };
+#else
+// Address spaces have no effect.
+template <class T> struct remove_addrspace { using type = T; };
+#endif
+template <class T> using remove_addrspace_t = typename remove_addrspace<T>::type;
+template <class T> struct remove_cv { using type = remove_addrspace_t<remove_const_t<remove_volatile_t<T>>>; };
 template <class T> using remove_cv_t = typename remove_cv<T>::type;
 template <class T> struct remove_pointer { using type = T; };
 template <class T> struct remove_pointer<T*> { using type = T; };
@@ -88,9 +102,6 @@ template <class T> struct make_signed { using type = __make_signed(T); };
 template <class T> using make_signed_t = typename make_signed<T>::type;
 
 template <class T> T&& declval();
-// Address spaces have no effect here.
-template <class T> struct remove_addrspace { using type = T; };
-template <class T> using remove_addrspace_t = T;
 // A value that the programmer promises to be the same for all threads.
 template <class T> using uniform = T;
 template <class T> METAL_SIM_INLINE constexpr T make_uniform(T value) { return value; }

@@ -14,6 +14,7 @@ use metal_sim::runtime::ArgumentKind;
 const USAGE: &str = "\
 usage:
   metal-sim check FILE.metal...         compile and list the kernels with their parameters
+  metal-sim lint FILE.metal...          check every kernel against the rules of Apple's compiler
   metal-sim build FILE.metal -o LIBRARY  compile to a file that the device loads without the source
   metal-sim translate FILE.metal        print the C++ that the file becomes
   metal-sim run FILE.metal --kernel NAME --grid X[,Y,Z] [options]
@@ -48,6 +49,7 @@ pub fn run(arguments: &[String]) -> std::result::Result<String, String> {
     };
     match command {
         "check" => check(&Options::parse(rest)?),
+        "lint" => lint(&Options::parse(rest)?),
         "build" => build(&Options::parse(rest)?),
         "translate" => translate(&Options::parse(rest)?),
         "run" => dispatch(&Options::parse(rest)?),
@@ -257,6 +259,21 @@ fn check(options: &Options) -> std::result::Result<String, String> {
         }
     }
     if errors.is_empty() { Ok(out) } else { Err(errors.join("\n")) }
+}
+
+fn lint(options: &Options) -> std::result::Result<String, String> {
+    let clang = Clang::find().map_err(|error| error.to_string())?;
+    let mut out = String::new();
+    let mut complaints = Vec::new();
+    for (name, text, include_directories) in options.sources()? {
+        let source =
+            Source { name: &name, text: &text, include_directories: &include_directories, only: None };
+        let report =
+            metal_sim::lint::lint(&clang, source, &options.compile).map_err(|error| error.to_string())?;
+        let _ = writeln!(out, "{name}: {} kernels", report.kernels);
+        complaints.extend(report.diagnostics.iter().map(ToString::to_string));
+    }
+    if complaints.is_empty() { Ok(out) } else { Err(complaints.join("\n")) }
 }
 
 fn build(options: &Options) -> std::result::Result<String, String> {

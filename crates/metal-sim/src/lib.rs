@@ -2,6 +2,7 @@
 
 pub mod compile;
 pub mod device;
+pub mod lint;
 pub mod profile;
 pub mod runtime;
 pub mod sanitize;

@@ -167,7 +167,12 @@ pub fn translate(clang: &Clang, source: Source<'_>, options: &CompileOptions) ->
     scan::translate(&text, &scanned, source.only).map_err(Error::Kernels)
 }
 
-fn preprocess(clang: &Clang, source: Source<'_>, options: &CompileOptions) -> Result<String, Error> {
+/// The text behind the preprocessor.
+pub(crate) fn preprocess(
+    clang: &Clang,
+    source: Source<'_>,
+    options: &CompileOptions,
+) -> Result<String, Error> {
     let shim = shim::install(&cache::directory())?;
     let mut arguments: Vec<String> =
         ["-E", "-x", "c++", "-std=c++17", "-fno-gnu-keywords", "-nostdinc", "-nostdinc++", "-undef"]
@@ -202,6 +207,48 @@ fn preprocess(clang: &Clang, source: Source<'_>, options: &CompileOptions) -> Re
     let name = source.name.replace(['"', '\\', '\n'], "_");
     clang.run(&arguments, &format!("# 1 \"{name}\"\n{}", source.text))
 }
+
+/// What clang says about a translation unit of [`scan::translate_for_lint`]; `None` if it has nothing against it.
+pub(crate) fn check(clang: &Clang, translated: &str) -> Result<Option<String>, Error> {
+    let shim = shim::install(&cache::directory())?;
+    let mut arguments: Vec<String> = CHECK.iter().map(|&flag| flag.to_owned()).collect();
+    arguments.extend(clang.target_flags().iter().map(|&flag| flag.to_owned()));
+    arguments.extend(["-I".to_owned(), shim.display().to_string(), "-".to_owned()]);
+    match clang.run(&arguments, translated) {
+        Ok(_) => Ok(None),
+        Err(Error::Clang(diagnostics)) => Ok(Some(diagnostics)),
+        Err(error) => Err(error),
+    }
+}
+
+/// Where the shim's headers are.
+pub(crate) fn shim_directory() -> Result<PathBuf, Error> {
+    shim::install(&cache::directory())
+}
+
+/// How clang looks at a translation unit without compiling it.
+const CHECK: &[&str] = &[
+    "-x",
+    "c++",
+    "-std=c++17",
+    "-fsyntax-only",
+    "-DMETAL_SIM_LINT",
+    // The mode in which pointers to every address space convert to plain ones, and no others to each other.
+    "-Xclang",
+    "-fsycl-is-device",
+    // It asks the other target of that mode for names of types.
+    "-Xclang",
+    "-aux-triple",
+    "-Xclang",
+    "x86_64-unknown-linux-gnu",
+    "-fno-exceptions",
+    "-fno-rtti",
+    "-fsigned-char",
+    "-nostdinc++",
+    "-w",
+    "-fno-caret-diagnostics",
+    "-ferror-limit=50",
+];
 
 /// How clang compiles what a source became; part of the key in the cache.
 const CODE_GENERATION: &[&str] = &[

@@ -18,6 +18,7 @@ const HEADERS: [(&str, &str); 10] = [
     ("simdgroup_matrix.h", include_str!("../../shim/simdgroup_matrix.h")),
     ("builtins.h", include_str!("../../shim/builtins.h")),
     ("kernel.h", include_str!("../../shim/kernel.h")),
+    ("lint.h", include_str!("../../shim/lint.h")),
 ];
 
 /// Metal's headers, blank: everything is there from the start.

@@ -1,8 +1,8 @@
 //! Function bodies: threadgroup variables, literals and attributes.
 
 use super::declarations::Scanner;
-use super::names;
 use super::token::Kind;
+use super::{lint, names};
 
 /// What can be seen word by word in the whole text: refused words, swizzles, attributes, literals.
 pub(super) fn scan_words(scanner: &mut Scanner<'_>) {
@@ -33,6 +33,7 @@ pub(super) fn scan_words(scanner: &mut Scanner<'_>) {
                     scanner.edit(token.start, token.end, text);
                 }
             }
+            Some(Kind::Text) if scanner.is_lint() => lint::string_literal(scanner, at),
             _ if tokens.get(at) == "["
                 && tokens.get(at + 1) == "["
                 && attribute_end(scanner, at).is_some() =>
@@ -218,7 +219,7 @@ fn threadgroup_variable(
         }
         text.push_str(&format!(
             "typedef {type_name} metal_sim_local_{unique} {dimensions}; \
-             metal_sim_local_{unique}& {variable} = metal_sim::local_memory<{unique}, metal_sim_local_{unique}>()"
+             METAL_SIM_THREADGROUP metal_sim_local_{unique}& {variable} = metal_sim::local_memory<{unique}, metal_sim_local_{unique}>()"
         ));
     }
     scanner.replace(start, end - 1, text);

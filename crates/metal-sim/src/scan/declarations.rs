@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 
 use super::body::{scan_body, scan_words};
 use super::calls::CallGraph;
-use super::names;
 use super::token::{Kind, Tokens};
 use super::{Binding, Constant, Diagnostic, Edit, Instantiation, Kernel, Parameter, Scan};
+use super::{lint, names};
 
 /// The most complaints that are collected about one source.
 const DIAGNOSTIC_LIMIT: usize = 50;
@@ -16,9 +16,36 @@ const DIAGNOSTIC_LIMIT: usize = 50;
 /// # Errors
 /// Everything in the source that the simulator cannot run, in the order of the text.
 pub fn scan(text: &str) -> Result<Scan, Vec<Diagnostic>> {
+    let (scan, mut diagnostics) = run(text, Purpose::Execution)?;
+    if diagnostics.is_empty() {
+        Ok(scan)
+    } else {
+        diagnostics.truncate(DIAGNOSTIC_LIMIT);
+        Err(diagnostics)
+    }
+}
+
+/// Scans preprocessed MSL for [`lint`](crate::lint): address spaces stay, and the rules of MSL apply that a simulation
+/// does without. The scan holds even where there are complaints.
+///
+/// # Errors
+/// Text that cannot be split into tokens.
+pub fn scan_for_lint(text: &str) -> Result<(Scan, Vec<Diagnostic>), Vec<Diagnostic>> {
+    run(text, Purpose::Lint)
+}
+
+/// What a scan is made for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Purpose {
+    Execution,
+    Lint,
+}
+
+fn run(text: &str, purpose: Purpose) -> Result<(Scan, Vec<Diagnostic>), Vec<Diagnostic>> {
     let tokens = Tokens::new(text).map_err(|diagnostic| vec![diagnostic])?;
     let mut scanner = Scanner {
         tokens: &tokens,
+        purpose,
         scan: Scan::default(),
         diagnostics: Vec::new(),
         calls: CallGraph::default(),
@@ -35,14 +62,9 @@ pub fn scan(text: &str) -> Result<Scan, Vec<Diagnostic>> {
     for &(start, end) in &tokens.pragmas {
         scanner.edit(start, end, String::new());
     }
-    let Scanner { mut scan, mut diagnostics, .. } = scanner;
-    if diagnostics.is_empty() {
-        scan.edits = apart(scan.edits);
-        Ok(scan)
-    } else {
-        diagnostics.truncate(DIAGNOSTIC_LIMIT);
-        Err(diagnostics)
-    }
+    let Scanner { mut scan, diagnostics, .. } = scanner;
+    scan.edits = apart(scan.edits);
+    Ok((scan, diagnostics))
 }
 
 /// Sorts edits; one inside another goes, since the outer one replaces it.
@@ -65,6 +87,7 @@ enum Scope {
 
 pub(super) struct Scanner<'t> {
     pub tokens: &'t Tokens<'t>,
+    purpose: Purpose,
     pub scan: Scan,
     pub diagnostics: Vec<Diagnostic>,
     calls: CallGraph,
@@ -92,6 +115,10 @@ struct Declaration {
 }
 
 impl Scanner<'_> {
+    pub fn is_lint(&self) -> bool {
+        self.purpose == Purpose::Lint
+    }
+
     pub fn report(&mut self, index: usize, message: impl Into<String>) {
         let diagnostic = self.tokens.diagnostic(index, message);
         self.diagnostics.push(diagnostic);
@@ -270,9 +297,12 @@ impl Scanner<'_> {
     }
 
     /// The words of a range with `constant` as `const` and without the other address spaces, and whether there
-    /// were any.
+    /// were any. For lint they tell declarations apart and stay.
     fn without_address_spaces(&self, range: std::ops::Range<usize>) -> (String, bool) {
         let (mut text, mut found) = (String::new(), false);
+        if self.is_lint() {
+            return (range.map(|index| self.tokens.get(index)).collect::<Vec<_>>().join(" "), false);
+        }
         for index in range {
             match self.tokens.get(index) {
                 "device" | "thread" | "threadgroup" => found = true,
@@ -408,6 +438,9 @@ impl Scanner<'_> {
             self.kernel(declaration, name);
         } else {
             self.parameters_of_function(name);
+        }
+        if self.is_lint() {
+            lint::function(self, declaration.head, name, body);
         }
         self.calls.define(tokens, name, body, close, declaration.is_template);
         scan_body(self, body, close, is_kernel);
@@ -669,8 +702,10 @@ impl Scanner<'_> {
             }
             return;
         }
-        if let Some(equals) = equals {
-            self.derived_constant(declaration, equals);
+        match equals {
+            Some(equals) => self.derived_constant(declaration, equals),
+            None if self.is_lint() && is_constant => lint::uninitialised(self, head, last),
+            None => {}
         }
     }
 

@@ -12,9 +12,27 @@ use super::{Binding, Kernel, Scan};
 /// # Errors
 /// The name of a host-visible kernel that is defined twice, or of an instantiation without a template.
 pub fn translate(text: &str, scan: &Scan, only: Option<&str>) -> Result<String, String> {
+    let mut out = rewritten(text, scan, "kernel.h");
+    out.push_str("\n# 1 \"<kernel table>\"\n");
+    entry_table(&mut out, scan, only)?;
+    Ok(out)
+}
+
+/// The translation unit for the compiler's part of a lint: the rewritten source and a use of every kernel.
+pub fn translate_for_lint(text: &str, scan: &Scan) -> String {
+    let mut out = rewritten(text, scan, "lint.h");
+    out.push_str("\n# 1 \"<kernel table>\"\n");
+    // What is left out here, `translate` reports.
+    for (number, (_, _, expression)) in entries(scan).unwrap_or_default().iter().enumerate() {
+        let _ = writeln!(out, "static const auto metal_sim_use_{number} = {expression};");
+    }
+    out
+}
+
+fn rewritten(text: &str, scan: &Scan, header: &str) -> String {
     let mut out = String::with_capacity(text.len() * 2);
     swizzles(&mut out, &scan.swizzles);
-    out.push_str("#include \"kernel.h\"\n");
+    let _ = writeln!(out, "#include \"{header}\"");
     let mut at = 0;
     for edit in &scan.edits {
         out.push_str(&text[at..edit.start]);
@@ -22,9 +40,7 @@ pub fn translate(text: &str, scan: &Scan, only: Option<&str>) -> Result<String, 
         at = edit.end;
     }
     out.push_str(&text[at..]);
-    out.push_str("\n# 1 \"<kernel table>\"\n");
-    entry_table(&mut out, scan, only)?;
-    Ok(out)
+    out
 }
 
 /// The component names that the source uses, as lists for each vector width.
@@ -46,8 +62,8 @@ fn swizzles(out: &mut String, names: &BTreeSet<String>) {
     }
 }
 
-fn entry_table(out: &mut String, scan: &Scan, only: Option<&str>) -> Result<(), String> {
-    let mut seen = BTreeSet::new();
+/// Host name, kernel and C++ expression of every entry point.
+fn entries(scan: &Scan) -> Result<Vec<(String, &Kernel, String)>, String> {
     let mut entries: Vec<(String, &Kernel, String)> = Vec::new();
     for kernel in scan.kernels.iter().filter(|kernel| !kernel.is_template) {
         let simple = kernel.name.rsplit("::").next().unwrap_or(&kernel.name).to_owned();
@@ -74,6 +90,12 @@ fn entry_table(out: &mut String, scan: &Scan, only: Option<&str>) -> Result<(), 
         };
         entries.push((instantiation.host_name.clone(), kernel, expression));
     }
+    Ok(entries)
+}
+
+fn entry_table(out: &mut String, scan: &Scan, only: Option<&str>) -> Result<(), String> {
+    let mut seen = BTreeSet::new();
+    let mut entries = entries(scan)?;
     entries.retain(|(host_name, ..)| only.is_none_or(|only| only == host_name));
     let mut rows = String::new();
     for (number, (host_name, kernel, expression)) in entries.iter().enumerate() {

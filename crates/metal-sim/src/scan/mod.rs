@@ -8,13 +8,14 @@ mod body;
 mod calls;
 mod declarations;
 mod emit;
+mod lint;
 mod names;
 mod token;
 
 use std::fmt;
 
-pub use declarations::scan;
-pub use emit::translate;
+pub use declarations::{scan, scan_for_lint};
+pub use emit::{translate, translate_for_lint};
 
 /// One complaint about the source.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -7,7 +7,7 @@ use std::sync::OnceLock;
 use super::{Error, cache};
 
 /// Our headers.
-const HEADERS: [(&str, &str); 10] = [
+const HEADERS: [(&str, &str); 11] = [
     ("runtime.h", include_str!("../../shim/runtime.h")),
     ("sanitizer.h", include_str!("../../shim/sanitizer.h")),
     ("type_traits.h", include_str!("../../shim/type_traits.h")),

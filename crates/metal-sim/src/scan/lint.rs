@@ -99,12 +99,9 @@ fn kernel(scanner: &mut Scanner<'_>, head: usize, name: usize, parameters: &[Ran
                 _ => &["device", "constant"],
             };
         match space {
-            _ if !is_indirect => {
-                // The type may be an alias of a pointer.
-                if attribute.is_none() {
-                    scanner.report(range.start, "a kernel parameter needs an attribute");
-                }
-            }
+            // The type may be an alias of a pointer.
+            _ if !is_indirect && attribute.is_some() => {}
+            _ if !is_indirect => scanner.report(range.start, "a kernel parameter needs an attribute"),
             Some("thread") => {
                 scanner.report(range.start, "a kernel parameter cannot be in the thread address space");
             }

@@ -422,7 +422,8 @@ impl LoadArgs {
                 ActivationsArg::F32 => Activations::F32,
                 ActivationsArg::Quantized => Activations::Quantized,
             }),
-            repack: self.no_repack.then_some(false),
+            // A flag goes before the environment.
+            repack: (self.no_repack || self.repack_cache).then_some(self.repack_cache),
             batch: self.batch,
             ..LoadOptions::default()
         }
@@ -511,5 +512,16 @@ mod tests {
         let Command::Run(run) = cli.command else { unreachable!("it is 'run'") };
         assert_eq!(run.sampling.options().unwrap().sampler, SamplerParams::default());
         assert_eq!(run.load.options().batch, LoadOptions::default().batch);
+    }
+
+    #[test]
+    fn flags_about_packing_go_before_the_environment() {
+        for (flag, expected) in
+            [("--repack-cache", Some(true)), ("--no-repack", Some(false)), ("--raw", None)]
+        {
+            let cli = Cli::parse_from(["smelt", "run", "hello", flag]);
+            let Command::Run(run) = cli.command else { unreachable!("it is 'run'") };
+            assert_eq!(run.load.options().repack, expected, "{flag}");
+        }
     }
 }

@@ -23,11 +23,13 @@ use bytes::Bytes;
 use memmap2::Mmap;
 use quant::Format;
 use std::collections::HashMap;
+use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::{self, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 use std::{fmt, process};
 
 const MAGIC: [u8; 8] = *b"SMELTPK\x1a";
@@ -162,10 +164,11 @@ impl PackCache {
     /// Any of [`PackCacheError`] but [`Damaged`](PackCacheError::Damaged), for which see
     /// [`damage`](PackCache::damage).
     pub fn open(path: &Path, identity: [u8; 32]) -> Result<PackCache, PackCacheError> {
-        let file = File::open(path)?;
-        if !file.metadata()?.is_file() {
+        // Opening a pipe would wait for its writer, so this is asked first.
+        if !std::fs::metadata(path)?.is_file() {
             return Err(PackCacheError::Magic);
         }
+        let file = File::open(path)?;
         if file.metadata()?.len() < HEADER as u64 {
             return Err(PackCacheError::Length { expected: HEADER as u64, found: file.metadata()?.len() });
         }
@@ -234,12 +237,11 @@ impl PackCache {
         let mut state = self.lock();
         let header = header(self.identity, &state.held);
         let name = path.file_name().ok_or_else(|| io::Error::from(io::ErrorKind::InvalidFilename))?;
-        let mut temporary = std::ffi::OsString::from(".");
-        temporary.push(name);
-        temporary.push(format!(".{}.tmp", process::id()));
-        let temporary = path.with_file_name(temporary);
+        let name = Temporary::of(name);
+        name.remove_abandoned(path);
+        let (temporary, mut file) = name.create(path)?;
         let written =
-            write(&temporary, &header, &state.held).and_then(|()| std::fs::rename(&temporary, path));
+            write(&mut file, &header, &state.held).and_then(|()| std::fs::rename(&temporary, path));
         if written.is_err() {
             // What failed has been told; a rest that cannot be removed either is no news.
             let _ = std::fs::remove_file(&temporary);
@@ -250,8 +252,69 @@ impl PackCache {
     }
 }
 
-fn write(path: &Path, header: &[u8], held: &[Held]) -> io::Result<()> {
-    let mut file = File::create(path)?;
+/// Names of files that are being written: that of the file, between these two.
+struct Temporary {
+    start: OsString,
+}
+
+impl Temporary {
+    const END: &str = ".tmp";
+
+    /// Its writer holds a lock on a temporary file. One that is younger than this may be waiting for it still.
+    const ABANDONED: Duration = Duration::from_secs(60);
+
+    fn of(name: &OsStr) -> Temporary {
+        let mut start = OsString::from(".");
+        start.push(name);
+        start.push(".");
+        Temporary { start }
+    }
+
+    /// A new file beside `path`, locked for as long as it is open. No other process, thread or container has it, and
+    /// it is no link to elsewhere.
+    fn create(&self, path: &Path) -> io::Result<(PathBuf, File)> {
+        static NUMBER: AtomicU64 = AtomicU64::new(0);
+        loop {
+            let mut name = self.start.clone();
+            let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+            name.push(format!("{}-{number}{}", process::id(), Temporary::END));
+            let temporary = path.with_file_name(name);
+            match File::options().write(true).create_new(true).open(&temporary) {
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+                file => {
+                    let file = file?;
+                    // Where files cannot be locked, none is ever found abandoned.
+                    let _ = file.try_lock();
+                    return Ok((temporary, file));
+                }
+            }
+        }
+    }
+
+    /// Removes what writers left that were ended before they were done. A hint: what cannot be removed stays.
+    fn remove_abandoned(&self, path: &Path) {
+        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+        let Ok(entries) = std::fs::read_dir(folder.unwrap_or(Path::new("."))) else { return };
+        for entry in entries.flatten() {
+            let name = entry.file_name();
+            let name = name.as_encoded_bytes();
+            let ours = name.starts_with(self.start.as_encoded_bytes())
+                && name.ends_with(Temporary::END.as_bytes())
+                && entry.file_type().is_ok_and(|kind| kind.is_file());
+            if ours && is_abandoned(&entry.path()).unwrap_or(false) {
+                let _ = std::fs::remove_file(entry.path());
+            }
+        }
+    }
+}
+
+fn is_abandoned(temporary: &Path) -> io::Result<bool> {
+    let file = File::open(temporary)?;
+    let age = file.metadata()?.modified()?.elapsed().unwrap_or_default();
+    Ok(age > Temporary::ABANDONED && file.try_lock().is_ok())
+}
+
+fn write(file: &mut File, header: &[u8], held: &[Held]) -> io::Result<()> {
     file.write_all(header)?;
     let mut written = header.len();
     for held in held {
@@ -514,6 +577,50 @@ mod tests {
         cache.save(&path).unwrap();
         let cache = PackCache::open(&path, IDENTITY).unwrap();
         assert!(cache.take(&mut pool(), "d", Format::Q4_1, SHAPE).is_some());
+    }
+
+    #[test]
+    fn what_an_ended_writer_left_is_removed_and_no_other_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = |name: &str, old: bool| {
+            let file = File::create(folder.path().join(name)).unwrap();
+            if old {
+                file.set_modified(std::time::SystemTime::now() - 2 * Temporary::ABANDONED).unwrap();
+            }
+            file
+        };
+        drop(file(".model.smelt-packed.1-0.tmp", true));
+        let writing = file(".model.smelt-packed.2-0.tmp", true);
+        writing.try_lock().unwrap();
+        for (name, old) in
+            [(".model.smelt-packed.3-0.tmp", false), (".other.smelt-packed.1-0.tmp", true), ("model", true)]
+        {
+            drop(file(name, old));
+        }
+        let path = folder.path().join("model.smelt-packed");
+        PackCache::empty(IDENTITY).save(&path).unwrap();
+        let mut left: Vec<_> =
+            std::fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        left.sort();
+        let expected = [
+            ".model.smelt-packed.2-0.tmp",
+            ".model.smelt-packed.3-0.tmp",
+            ".other.smelt-packed.1-0.tmp",
+            "model",
+            "model.smelt-packed",
+        ];
+        assert_eq!(left, expected);
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn a_pipe_is_no_file_and_nobody_waits_for_its_writer() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("model.smelt-packed");
+        let name = std::ffi::CString::new(path.as_os_str().as_encoded_bytes()).unwrap();
+        // SAFETY: the name is a C string.
+        assert_eq!(unsafe { libc::mkfifo(name.as_ptr(), 0o600) }, 0);
+        assert!(matches!(PackCache::open(&path, IDENTITY), Err(PackCacheError::Magic)));
     }
 
     /// A table with one entry of these numbers, its checksum right.

@@ -71,12 +71,17 @@ impl RepackCache {
         }
         let mut failures = Vec::new();
         for path in &self.paths {
-            // Where there is no folder and none can be made, writing fails and says so.
-            let _ = path.parent().map(std::fs::create_dir_all);
-            match self.cache.save(path) {
-                Ok(()) => return Ok(()),
-                Err(error) => failures.push(format!("{}: {error}", path.display())),
-            }
+            let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+            let made = folder.map_or(Ok(()), std::fs::create_dir_all);
+            let error = match (self.cache.save(path), made) {
+                (Ok(()), _) => return Ok(()),
+                // Why there is no folder says more than that there is none.
+                (Err(PackCacheError::Io(error)), Err(cause)) if error.kind() == io::ErrorKind::NotFound => {
+                    cause.into()
+                }
+                (Err(error), _) => error,
+            };
+            failures.push(format!("{}: {error}", path.display()));
         }
         Err(format!("packed weights cannot be kept: {}", failures.join("; ")))
     }
@@ -88,7 +93,7 @@ fn is_absent(error: &io::Error) -> bool {
 }
 
 fn ignored(path: &Path, error: &PackCacheError) -> String {
-    format!("{}: packed weights are made anew: {error}", path.display())
+    format!("{}: packed weights that cannot be used: {error}", path.display())
 }
 
 /// Whether a model's file is still what it was, so that what was read in between belongs to this identity.

@@ -136,6 +136,9 @@ fn what_cannot_be_written_is_a_notice_and_the_next_place_is_taken() {
     assert_eq!(found, plain(&model));
     assert!(notices.len() == 1 && notices[0].contains("cannot be kept"), "{notices:?}");
     let second = folder.path().join("made").join("packed");
+    let below_nothing = nowhere.join("folder").join("packed");
+    let (_, notices) = with_file(&model, &[below_nothing]);
+    assert!(notices.len() == 1 && notices[0].contains("Not a directory"), "{notices:?}");
     let (found, notices) = with_file(&model, &[nowhere, second.clone()]);
     assert!(second.is_file());
     assert_eq!((found, notices), (plain(&model), Vec::new()));

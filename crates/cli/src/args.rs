@@ -7,6 +7,7 @@ use crate::error::{Error, Result};
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use engine::{Activations, DType, Device, GenerateOptions, LoadOptions, SamplerParams};
+use std::num::{IntErrorKind, ParseIntError};
 use std::path::PathBuf;
 use tokenizer::Tokenizer;
 
@@ -210,10 +211,10 @@ pub struct RunArgs {
     #[arg(long)]
     pub json: bool,
     /// With --json: log-probabilities of the answer, and the N most likely tokens in each place
-    #[arg(long, value_name = "N", requires = "json")]
+    #[arg(long, value_name = "N", requires = "json", allow_hyphen_values = true, value_parser = count)]
     pub logprobs: Option<usize>,
     /// With --json: the N most likely tokens after each token of the prompt
-    #[arg(long, value_name = "N", requires = "json")]
+    #[arg(long, value_name = "N", requires = "json", allow_hyphen_values = true, value_parser = count)]
     pub prompt_logprobs: Option<usize>,
     /// Go on past the model's own end
     #[arg(long)]
@@ -339,13 +340,16 @@ pub struct BenchArgs {
     #[command(flatten)]
     pub model: ModelArg,
     /// Tokens of the prompt; several with commas, 0 for none
-    #[arg(short = 'p', long, value_name = "N", value_delimiter = ',', default_values_t = [512])]
+    #[arg(short = 'p', long, value_name = "N", value_delimiter = ',', default_values_t = [512],
+        allow_hyphen_values = true, value_parser = count)]
     pub prompt: Vec<usize>,
     /// Tokens to generate; several with commas, 0 for none
-    #[arg(short = 'n', long, value_name = "N", value_delimiter = ',', default_values_t = [128])]
+    #[arg(short = 'n', long, value_name = "N", value_delimiter = ',', default_values_t = [128],
+        allow_hyphen_values = true, value_parser = count)]
     pub generate: Vec<usize>,
     /// Tokens that are in the cache before; several with commas
-    #[arg(short = 'd', long, value_name = "N", value_delimiter = ',', default_values_t = [0])]
+    #[arg(short = 'd', long, value_name = "N", value_delimiter = ',', default_values_t = [0],
+        allow_hyphen_values = true, value_parser = count)]
     pub depth: Vec<usize>,
     /// Repetitions
     #[arg(short, long, value_name = "N",
@@ -476,7 +480,10 @@ fn device() -> impl TypedValueParser<Value = Device> {
 
 /// A whole number that is not negative.
 fn count(text: &str) -> std::result::Result<usize, String> {
-    text.parse().map_err(|_| format!("expected a whole number, 0 or more, found '{text}'"))
+    text.parse().map_err(|error: ParseIntError| match error.kind() {
+        IntErrorKind::PosOverflow => format!("expected a whole number up to {}, found '{text}'", usize::MAX),
+        _ => format!("expected a whole number, 0 or more, found '{text}'"),
+    })
 }
 
 fn logit_bias(text: &str) -> std::result::Result<(u32, f32), String> {
@@ -495,6 +502,22 @@ mod tests {
     #[test]
     fn the_definitions_do_not_contradict_each_other() {
         Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn a_count_that_is_none_is_told_why() {
+        assert_eq!(count("18446744073709551615"), Ok(usize::MAX));
+        let huge = count("18446744073709551616").unwrap_err();
+        assert!(huge.starts_with("expected a whole number up to 18446744073709551615, "), "{huge}");
+        for text in ["-1", "", "1.5", "1e3", " 1"] {
+            assert!(count(text).unwrap_err().starts_with("expected a whole number, 0 or more, "), "{text}");
+        }
+        for line in
+            [["run", "--logprobs=-1"], ["run", "--prompt-logprobs=x"], ["bench", "-p-1"], ["bench", "-d1,y"]]
+        {
+            let error = Cli::try_parse_from(["smelt", line[0], "m", line[1], "--json"]).unwrap_err();
+            assert!(error.to_string().contains("expected a whole number"), "{line:?}: {error}");
+        }
     }
 
     #[test]

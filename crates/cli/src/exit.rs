@@ -41,7 +41,7 @@ pub fn parsed(error: &clap::Error) -> ExitCode {
 }
 
 /// The error and its causes on one line. Most errors tell their cause themselves; what was told is not repeated.
-fn describe(error: &Error) -> String {
+pub fn describe(error: &Error) -> String {
     let mut text = one_line(&error.to_string());
     let mut cause = error.source();
     while let Some(error) = cause {

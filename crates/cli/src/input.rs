@@ -28,6 +28,11 @@ pub fn stdin() -> Result<String> {
     bounded(Path::new("stdin"), io::stdin().lock())
 }
 
+/// How a file is called in messages: `-` is stdin.
+pub fn name(path: &Path) -> &Path {
+    if path == Path::new("-") { Path::new("stdin") } else { path }
+}
+
 /// The text of an argument, of a file, or of stdin if that is no terminal.
 pub fn text(argument: Option<&str>, path: Option<&Path>, what: &str) -> Result<String> {
     match (argument, path) {
@@ -44,7 +49,7 @@ pub fn missing(what: &str) -> Error {
 }
 
 /// Longest text, in bytes: far more than any context holds, and an end to devices that have none.
-const MAX_TEXT: u64 = 256 << 20;
+pub const MAX_TEXT: u64 = 256 << 20;
 
 fn bounded(path: &Path, from: impl Read) -> Result<String> {
     let mut bytes = Vec::new();

@@ -65,6 +65,9 @@ pub fn engine_with(model: &str, args: &LoadArgs, context: Option<usize>, output:
         ));
     }
     output.note(memory_line(engine.memory()));
+    if let Some(path) = &args.dump_graph {
+        not_the_model(engine.file(), path)?;
+    }
     // What was asked for is not silenced by --quiet, which is about what was not.
     let graph = trace_from_env().then(|| -> TraceSink { Box::new(stderr_line) });
     engine.set_trace(Trace { graph, dot: args.dump_graph.clone() });
@@ -104,6 +107,16 @@ fn packed_files(model: &Path) -> Vec<PathBuf> {
         folder.join("packed").join(distinct)
     });
     [Some(beside), cache.ok()].into_iter().flatten().collect()
+}
+
+/// Refuses to write over the model that is in use: its file is mapped, and what is cut off under a map ends the program.
+pub fn not_the_model(model: &File, path: &Path) -> Result<()> {
+    let Ok(path) = path.canonicalize() else { return Ok(()) };
+    let same = |part: &gguf::Part| part.path().canonicalize().is_ok_and(|part| part == path);
+    if model.parts().iter().any(same) {
+        return Err(Error::Usage(format!("{}: this is the model; it is not written over", path.display())));
+    }
+    Ok(())
 }
 
 /// What the model takes.

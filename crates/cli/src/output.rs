@@ -3,6 +3,7 @@
 use crate::args::GlobalArgs;
 use crate::error::{Error, Result};
 use indicatif::{DecimalBytes, ProgressBar, ProgressDrawTarget, ProgressStyle};
+use std::borrow::Cow;
 use std::fmt::Display;
 use std::io::{self, IsTerminal, Write};
 
@@ -148,5 +149,27 @@ pub fn print_json(value: &impl serde::Serialize) -> Result<()> {
 
 /// Writes a line to stderr. Nobody can be told if stderr is gone.
 pub fn stderr_line(text: &str) {
-    let _ = writeln!(io::stderr(), "{text}");
+    let _ = writeln!(io::stderr(), "{}", harmless(text));
+}
+
+/// A text whose control characters a terminal shows in place of obeying them: names in messages come from files, and
+/// files from strangers. Lines stay lines.
+fn harmless(text: &str) -> Cow<'_, str> {
+    let obeyed = |c: char| c.is_control() && !matches!(c, '\n' | '\t');
+    if !text.contains(obeyed) {
+        return Cow::Borrowed(text);
+    }
+    let shown = |c: char| if obeyed(c) { c.escape_default().to_string() } else { c.to_string() };
+    Cow::Owned(text.chars().map(shown).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::harmless;
+
+    #[test]
+    fn a_terminal_obeys_nothing_in_a_message() {
+        assert_eq!(harmless("a\x1b[31mb\rc\u{9b}d\0"), "a\\u{1b}[31mb\\rc\\u{9b}d\\u{0}");
+        assert_eq!(harmless("ä\tb\nc"), "ä\tb\nc");
+    }
 }

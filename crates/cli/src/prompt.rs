@@ -33,7 +33,7 @@ impl ChatFormat {
     /// The template in `file`, or else the model's own; `None` if it has none.
     pub fn new(model: &Model<'_>, file: Option<&Path>, tools: bool) -> Result<Option<ChatFormat>> {
         let (text, source) = match file {
-            Some(path) => (input::file(path)?, path.to_path_buf()),
+            Some(path) => (input::file(path)?, input::name(path).to_path_buf()),
             None => {
                 let at_path = |error: gguf::Error| Error::Content {
                     path: model.path.to_path_buf(),

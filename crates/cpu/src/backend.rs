@@ -68,7 +68,7 @@ impl CpuBackend {
     pub fn new(options: CpuOptions) -> Result<CpuBackend, CpuError> {
         let level = match options.level {
             Some(level) => level,
-            None => level_from(std::env::var("SMELT_CPU").ok())?.unwrap_or_else(SimdLevel::detect),
+            None => SimdLevel::by_default()?,
         };
         let activations = match options.activations {
             Some(activations) => activations,
@@ -78,7 +78,7 @@ impl CpuBackend {
             Some(repack) => repack,
             None => repack_from(std::env::var("SMELT_CPU_REPACK").ok())?.unwrap_or(true),
         };
-        let kernels = Kernels::of(level).ok_or(CpuError::Unavailable { level, best: SimdLevel::detect() })?;
+        let kernels = Kernels::of(level).ok_or_else(|| unavailable(level))?;
         let pool = Pool::new(options.threads)?;
         Ok(CpuBackend {
             kernels,
@@ -172,6 +172,21 @@ impl CpuBackend {
             Op::FusedFfn(op) => fused::ffn(exec, op),
         }
     }
+}
+
+impl SimdLevel {
+    /// The level of a backend that is not told which: `SMELT_CPU`, or the best that there is.
+    ///
+    /// # Errors
+    /// [`CpuError::Environment`], and [`CpuError::Unavailable`] if this processor lacks what the variable asks for.
+    pub fn by_default() -> Result<SimdLevel, CpuError> {
+        let level = level_from(std::env::var("SMELT_CPU").ok())?.unwrap_or_else(SimdLevel::detect);
+        if level.is_available() { Ok(level) } else { Err(unavailable(level)) }
+    }
+}
+
+fn unavailable(level: SimdLevel) -> CpuError {
+    CpuError::Unavailable { level, best: SimdLevel::detect() }
 }
 
 /// The level that `SMELT_CPU` asks for.

@@ -240,8 +240,7 @@ impl PackCache {
         let name = Temporary::of(name);
         name.remove_abandoned(path);
         let (temporary, mut file) = name.create(path)?;
-        let written =
-            write(&mut file, &header, &state.held).and_then(|()| std::fs::rename(&temporary, path));
+        let written = write(&mut file, &header, &state.held).and_then(|()| std::fs::rename(&temporary, path));
         if written.is_err() {
             // What failed has been told; a rest that cannot be removed either is no news.
             let _ = std::fs::remove_file(&temporary);

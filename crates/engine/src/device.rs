@@ -61,7 +61,11 @@ impl Device {
 
     /// Every device that this build can use on this machine, with a line about it.
     pub fn available() -> Vec<(&'static str, String)> {
-        let cpu = format!("{} threads, {}", cpu::default_threads(), cpu::SimdLevel::detect());
+        let threads = cpu::default_threads();
+        let cpu = match cpu::SimdLevel::by_default() {
+            Ok(level) => format!("{threads} threads, {level}"),
+            Err(error) => format!("{threads} threads, but {error}"),
+        };
         let mut all = vec![(Device::Cpu.name(), cpu)];
         all.extend(metal_line().map(|line| (Device::Metal.name(), line)));
         if let Ok(device) = SimDevice::from_environment() {

@@ -449,10 +449,11 @@ fn check_options(
     in_range("sequences", options.sequences, 1 << 12)?;
     // Cache rows are 32-bit numbers; a windowed group's pages are bounded by window and batch, well below.
     in_range("context of all sequences", context.saturating_mul(options.sequences), (1 << 31) - (1 << 20))?;
-    for (_, key, value) in model.cache_cols() {
+    for layer in &model.transformer().layers {
+        let (key, value) = (layer.attention.head_dim, layer.attention.value_dim);
         if cache_type.row_bytes(key).is_none() || cache_type.row_bytes(value).is_none() {
             let message = format!(
-                "{cache_type} needs rows of whole blocks, this model's have {key} and {value} columns"
+                "{cache_type} needs heads of whole blocks, this model's have {key} and {value} columns"
             );
             return Err(Error::Option { name: "cache type", message });
         }

@@ -7,6 +7,7 @@ use engine::{
     Sequence, Step, Trace, Wanted,
 };
 use gguf::{Value, Writer};
+use graph::testing::{Control, Fault};
 use quant::Format;
 use std::error::Error as _;
 use std::ops::ControlFlow;
@@ -96,14 +97,28 @@ fn a_device_that_does_not_exist() {
 
 #[test]
 fn graph() {
+    let file = TinyFile::new("graph-fault", Tiny::default());
+    let control = Control::new();
+    control.fail("test", Fault::Execute("blk.0.ffn_down".into()));
+    let accelerator: Vec<Box<dyn graph::Backend>> = vec![Box::new(control.backend("test"))];
+    let options = LoadOptions { cache: Some(DType::F32), ..LoadOptions::default() };
+    let mut engine = Engine::load_on(&file.beside("gguf"), &options, accelerator, &mut |_, _| {}).unwrap();
+    let mut sequence = engine.sequence();
+    let fed = feed(&mut engine, &mut sequence);
+    says(fed, |error| matches!(error, Error::Graph(_)), &["blk.0.ffn_down", "test"]);
+}
+
+#[test]
+fn heads_that_are_no_whole_blocks_of_the_cache() {
     // Rows of 32 are whole blocks, the heads of 16 in them are not.
     let tiny = Tiny { heads: 2, ..Tiny::default() };
     let cache = Some(DType::Packed(Format::Q8_0));
-    let loaded = load("graph", tiny, &LoadOptions { cache, ..LoadOptions::default() });
-    says(loaded, |error| matches!(error, Error::Graph(_)), &["blk.0", "cpu"]);
+    let loaded = load("heads", tiny, &LoadOptions { cache, ..LoadOptions::default() });
+    let words = ["cache type: q8_0 needs heads of whole blocks, this model's have 16 and 16 columns"];
+    says(loaded, |error| matches!(error, Error::Option { name: "cache type", .. }), &words);
     // What fits fails nowhere.
     let cache = Some(DType::F32);
-    let mut engine = load("graph", tiny, &LoadOptions { cache, ..LoadOptions::default() }).unwrap();
+    let mut engine = load("heads", tiny, &LoadOptions { cache, ..LoadOptions::default() }).unwrap();
     let mut sequence = engine.sequence();
     assert_eq!(feed(&mut engine, &mut sequence).unwrap(), 1);
 }

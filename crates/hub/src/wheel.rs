@@ -81,7 +81,8 @@ pub(crate) fn unpack(
 
 /// Decides which members make up the model.
 fn plan(members: Vec<Member>, source: &str, alias: Option<&Alias>) -> Result<Vec<Output>, Error> {
-    let base = |name: &str| name.rsplit('/').next().unwrap_or(name).to_owned();
+    // Zip's separator, and the one of systems where a name with it would leave the folder.
+    let base = |name: &str| name.rsplit(['/', '\\']).next().unwrap_or(name).to_owned();
     let (whole, rest): (Vec<_>, Vec<_>) =
         members.into_iter().partition(|m| m.name.to_ascii_lowercase().ends_with(".gguf"));
     if !whole.is_empty() {
@@ -151,6 +152,13 @@ mod tests {
     fn a_whole_file_is_taken() {
         let got = planned(&[(0, "p/__init__.py"), (0, "p/data/Model.GGUF")]).unwrap();
         assert_eq!(got, [("Model.GGUF".to_owned(), vec!["p/data/Model.GGUF".to_owned()])]);
+    }
+
+    #[test]
+    fn no_name_leads_out_of_the_folder() {
+        for name in ["../../x.gguf", "/etc/x.gguf", "..\\..\\x.gguf", "c:\\x.gguf", "../x.gguf.part0"] {
+            assert_eq!(planned(&[(0, name)]).unwrap()[0].0, "x.gguf", "{name}");
+        }
     }
 
     #[test]

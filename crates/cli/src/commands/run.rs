@@ -78,6 +78,7 @@ pub fn run(args: &RunArgs, output: &Output) -> Result<()> {
     let _polled = interrupt::polled();
     let answer = generate(&mut engine, &tokens, options, !args.json, output)?;
     let device = engine.device().to_owned();
+    let context = engine.context();
     let tokenizer = engine.tokenizer();
     let timings = Timings {
         load_ms: milliseconds(engine.load_time()),
@@ -87,6 +88,12 @@ pub fn run(args: &RunArgs, output: &Output) -> Result<()> {
         predicted_ms: milliseconds(answer.predicted_time),
     };
     output.note(timings.summary());
+    if !args.json
+        && answer.reason == FinishReason::Length
+        && args.sampling.max_tokens.is_none_or(|most| answer.tokens.len() < most)
+    {
+        output.warning(format_args!("the answer ends where the context of {context} tokens does"));
+    }
     if args.json {
         let wanted = |token: &Token| args.logprobs.map(|_| TokenEntry::new(tokenizer, token));
         print_json(&Report {

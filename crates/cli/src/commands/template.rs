@@ -47,7 +47,7 @@ fn at_messages(args: &TemplateArgs) -> impl FnOnce(Error) -> Error + '_ {
     |error| match error {
         Error::Template {
             source: source @ (chat::Error::NotAnObject { .. } | chat::Error::Empty), ..
-        } => Error::Content { path: args.messages.clone(), message: source.to_string() },
+        } => Error::Content { path: input::name(&args.messages).into(), message: source.to_string() },
         error => error,
     }
 }
@@ -80,7 +80,7 @@ fn conversation(args: &TemplateArgs) -> Result<Conversation> {
 
 fn json(path: &Path) -> Result<Value> {
     serde_json::from_str(&input::file(path)?)
-        .map_err(|error| Error::Content { path: path.to_path_buf(), message: error.to_string() })
+        .map_err(|error| Error::Content { path: input::name(path).into(), message: error.to_string() })
 }
 
 fn expected_array(path: &Path, what: &str, found: &Value) -> Error {
@@ -93,5 +93,5 @@ fn expected_array(path: &Path, what: &str, found: &Value) -> Error {
         Value::Object(_) => "an object",
     };
     let message = format!("expected a JSON array of {what}, found {found}");
-    Error::Content { path: path.to_path_buf(), message }
+    Error::Content { path: input::name(path).into(), message }
 }

@@ -96,6 +96,32 @@ fn r15_a_conversation_that_outgrows_the_context_says_so() {
 }
 
 #[test]
+fn r15_an_answer_that_the_context_cuts_short_says_so() {
+    let dir = Dir::new();
+    dir.file("m.gguf", tiny::random());
+    let chat = |args: &[&str]| {
+        let all =
+            [&["chat", "m.gguf", "--temp", "0", "--ctx", "64", "--logit-bias", "257=-inf"], args].concat();
+        dir.smelt_with(&all, "Hello\n").stderr
+    };
+    let full = "warning: the answer ends where the context of 64 tokens does; /undo or /clear makes room\n";
+    assert_eq!(chat(&[]), full);
+    assert_eq!(chat(&["-n", "3"]), "");
+}
+
+#[test]
+fn the_model_is_not_written_over() {
+    let dir = ok_model();
+    let model = dir.file("beside", "").with_file_name("m.gguf");
+    let expected = std::fs::read(&model).unwrap();
+    let message = dir.smelt_with(&["chat", "m.gguf"], "/save ./m.gguf\n").fails(2);
+    assert!(message.contains("m.gguf: this is the model"), "{message}");
+    let message = dir.smelt(&["run", "m.gguf", "x", "-n", "1", "--dump-graph", "m.gguf"]).fails(2);
+    assert!(message.contains("m.gguf: this is the model"), "{message}");
+    assert_eq!(std::fs::read(&model).unwrap(), expected);
+}
+
+#[test]
 fn a_base_model_cannot_chat() {
     let dir = Dir::new();
     dir.file("b.gguf", tiny::base());

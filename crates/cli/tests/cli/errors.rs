@@ -20,6 +20,41 @@ fn a_text_that_is_not_there() {
 }
 
 #[test]
+fn names_in_a_file_do_not_steer_the_terminal() {
+    let dir = Dir::new();
+    let mut writer = gguf::Writer::new();
+    writer.metadata("general.architecture", gguf::Value::String("ll\x1b[2Jama".into()));
+    dir.file("evil.gguf", writer.to_bytes().unwrap());
+    let message = dir.smelt(&["run", "evil.gguf", "x"]).fails(1);
+    assert!(message.contains("'ll\\u{1b}[2Jama'"), "{message}");
+}
+
+#[test]
+fn what_comes_from_stdin_is_called_so() {
+    let dir = Dir::new();
+    dir.file("m.gguf", tiny::random());
+    for (messages, expected) in [
+        ("[]", "error: stdin: the conversation is empty"),
+        ("{}", "error: stdin: expected a JSON array of messages"),
+        ("[", "error: stdin: EOF"),
+    ] {
+        let message = dir.smelt_with(&["template", "m.gguf", "-m", "-"], messages).fails(1);
+        assert!(message.starts_with(expected), "{message}");
+    }
+}
+
+#[test]
+fn devices_are_those_that_a_model_would_run_on() {
+    let dir = Dir::new();
+    let devices = |level: &str| {
+        let output = dir.command().arg("devices").env("SMELT_CPU", level).output().unwrap();
+        Outcome::of(output).ok()
+    };
+    assert!(devices("scalar").contains(" threads, scalar\n"), "{}", devices("scalar"));
+    assert!(devices("mmx").contains(" threads, but SMELT_CPU: expected scalar, "), "{}", devices("mmx"));
+}
+
+#[test]
 fn a_file_without_a_vocabulary() {
     let dir = Dir::new();
     let mut writer = gguf::Writer::new();
@@ -30,7 +65,7 @@ fn a_file_without_a_vocabulary() {
 }
 
 /// Runs the arguments after the first on a terminal of their own, but for stderr, and types the first, in hexadecimal
-/// digits, at the first prompt. Ends with 124 where nothing happens for half a minute.
+/// digits: what is before the first comma at the first prompt, and so on. Ends with 124 where nothing happens for half a minute.
 #[cfg(unix)]
 const TYPIST: &str = r#"
 import os, pty, select, signal, sys
@@ -40,7 +75,8 @@ if child == 0:
     os.dup2(stderr, 2)
     os.execv(sys.argv[2], sys.argv[2:])
 seen = b""
-typed = False
+pieces = sys.argv[1].split(",")
+typed = 0
 while True:
     if not select.select([terminal], [], [], 30)[0]:
         os.kill(child, signal.SIGKILL)
@@ -52,21 +88,24 @@ while True:
     if not read:
         break
     seen += read
-    if not typed and b"> " in seen:
-        os.write(terminal, bytes.fromhex(sys.argv[1]))
-        typed = True
+    # The line editor asks for brackets around pastes before each prompt.
+    prompts = seen.split(b"\x1b[?2004h")
+    if typed < len(pieces) and len(prompts) > typed + 1 and b"> " in prompts[-1]:
+        os.write(terminal, bytes.fromhex(pieces[typed]))
+        typed += 1
 sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 "#;
 
-/// Chats with a person who types these bytes. A terminal takes a pseudo-terminal, and Python has one: the tests of real
+/// Chats with a person who types these bytes, each piece at a prompt. A terminal takes a pseudo-terminal, and Python has one: the tests of real
 /// models need Python, too.
 #[cfg(unix)]
-fn typed(dir: &Dir, bytes: &[u8]) -> Outcome {
+fn typed(dir: &Dir, pieces: &[&[u8]]) -> Outcome {
     dir.file("m.gguf", tiny::random());
     let program = dir.command();
     let mut command = std::process::Command::new("python3");
-    let digits: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
-    command.args(["-c", TYPIST, &digits]).arg(program.get_program());
+    let digits = |piece: &&[u8]| piece.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
+    let digits: Vec<String> = pieces.iter().map(digits).collect();
+    command.args(["-c", TYPIST, &digits.join(",")]).arg(program.get_program());
     command.args(["chat", "m.gguf", "-n", "2", "--temp", "0"]).env("TERM", "xterm");
     command.current_dir(program.get_current_dir().unwrap());
     for (name, value) in program.get_envs() {
@@ -81,8 +120,11 @@ fn typed(dir: &Dir, bytes: &[u8]) -> Outcome {
 #[cfg(unix)]
 #[test]
 fn a_terminal_that_sends_what_is_no_text() {
-    let message = typed(&Dir::new(), b"\xff\xff\r").fails(1);
-    assert!(message.contains("error: terminal: "), "{message}");
+    let outcome = typed(&Dir::new(), &[b"\xff", b"/undo\r\x04"]);
+    let invalid = "error: terminal: expected UTF-8, found an invalid byte; the line is dropped\n";
+    assert!(outcome.stderr.contains(invalid), "{outcome:#?}");
+    assert!(outcome.stderr.ends_with("nothing to forget\n"), "the conversation goes on: {outcome:#?}");
+    outcome.ok();
 }
 
 /// As of a paste, or of a person who types while the answer comes.
@@ -90,7 +132,7 @@ fn a_terminal_that_sends_what_is_no_text() {
 #[test]
 fn lines_that_come_in_one_piece_are_all_read() {
     for end in [&b"/exit\r"[..], b"\x04"] {
-        let outcome = typed(&Dir::new(), &[b"hello\r/undo\r/undo\r", end].concat());
+        let outcome = typed(&Dir::new(), &[&[b"hello\r/undo\r/undo\r", end].concat()]);
         assert!(outcome.stderr.ends_with("forgot the last question\nnothing to forget\n"), "{outcome:#?}");
         outcome.ok();
     }

@@ -146,6 +146,12 @@ fn r15_a_prompt_over_the_context_is_refused_with_both_numbers() {
         assert_eq!(report["tokens"].as_array().unwrap().len(), generated, "{tokens} tokens");
         assert_eq!(report["finish_reason"], "length");
     }
+    let prompt = "x".repeat(60);
+    let run = |most: &str| {
+        dir.smelt(&["run", "m.gguf", &prompt, "--raw", "--ctx", "64", "--ignore-eos", "-n", most]).stderr
+    };
+    assert_eq!(run("10"), "warning: the answer ends where the context of 64 tokens does\n");
+    assert_eq!(run("5"), "");
 }
 
 /// The ids that a run generates.

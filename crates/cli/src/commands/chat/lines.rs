@@ -1,11 +1,12 @@
 //! Where the user's lines come from: an editor with history on a terminal, plain lines otherwise.
 
 use crate::error::{Error, Result};
+use crate::input::MAX_TEXT;
 use crate::output::Output;
 use rustyline::DefaultEditor;
 use rustyline::error::ReadlineError;
 use std::fs;
-use std::io::{self, BufRead, IsTerminal};
+use std::io::{self, BufRead, IsTerminal, Read};
 use std::path::{Path, PathBuf};
 
 /// What the user did.
@@ -14,6 +15,8 @@ pub enum Line {
     Text(String),
     /// Ctrl-C: the line is dropped.
     Interrupted,
+    /// A person's terminal sent what is no text.
+    Invalid,
     /// No more lines.
     End,
 }
@@ -70,12 +73,21 @@ impl Lines {
                 }
                 Err(ReadlineError::Interrupted) => Ok(Line::Interrupted),
                 Err(ReadlineError::Eof) => Ok(Line::End),
+                Err(ReadlineError::Io(error)) if error.kind() == io::ErrorKind::InvalidData => {
+                    Ok(Line::Invalid)
+                }
                 Err(error) => Err(Error::Terminal(error.to_string())),
             },
             Lines::Plain => {
+                let path = Path::new("stdin");
                 let mut line = String::new();
-                match io::stdin().lock().read_line(&mut line).map_err(Error::file(Path::new("stdin")))? {
+                let read = io::stdin().lock().take(MAX_TEXT + 1).read_line(&mut line);
+                match read.map_err(Error::file(path))? as u64 {
                     0 => Ok(Line::End),
+                    length if length > MAX_TEXT => Err(Error::Content {
+                        path: path.into(),
+                        message: format!("expected a line of at most {MAX_TEXT} bytes"),
+                    }),
                     _ => Ok(Line::Text(line.trim_end_matches(['\n', '\r']).to_owned())),
                 }
             }
@@ -103,5 +115,6 @@ fn history_file() -> Option<PathBuf> {
     } else {
         absolute("XDG_DATA_HOME").or_else(|| home.map(|home| home.join(".local").join("share")))?
     };
-    Some(data.join("smelt").join("history"))
+    // A pipe of this name would have the program wait for its other end.
+    Some(data.join("smelt").join("history")).filter(|path| path.is_file() || !path.exists())
 }

@@ -6,6 +6,7 @@ mod session;
 
 use crate::args::ChatArgs;
 use crate::error::{Error, Result};
+use crate::exit::describe;
 use crate::output::{Output, print};
 use crate::{interrupt, load};
 use command::Command;
@@ -29,6 +30,10 @@ pub fn run(args: &ChatArgs, output: &Output) -> Result<()> {
         let line = match lines.next()? {
             Line::Text(line) => line,
             Line::Interrupted => continue,
+            Line::Invalid => {
+                output.error("terminal: expected UTF-8, found an invalid byte; the line is dropped");
+                continue;
+            }
             Line::End => return Ok(()),
         };
         if line.trim().is_empty() {
@@ -55,7 +60,12 @@ pub fn run(args: &ChatArgs, output: &Output) -> Result<()> {
         match done {
             Ok(()) => {}
             Err(error @ Error::Stdout(_)) => return Err(error),
-            Err(error) if lines.interactive() => output.error(&error.to_string()),
+            Err(error) if lines.interactive() => {
+                output.error(&describe(&error));
+                if matches!(error, Error::Engine(engine::Error::ContextExceeded { .. })) {
+                    output.info("/undo or /clear makes room");
+                }
+            }
             Err(error) => return Err(error),
         }
         if interrupt::take() && !lines.interactive() {
@@ -83,6 +93,7 @@ fn turn(command: Command, session: &mut Session, engine: &mut Engine, output: &O
             Ok(())
         }
         Command::Save(path) => {
+            load::not_the_model(engine.file(), Path::new(&path))?;
             let text = session.to_json() + "\n";
             fs::write(&path, text).map_err(Error::file(Path::new(&path)))?;
             output.info(format_args!("{path}: saved {}", session.count()));

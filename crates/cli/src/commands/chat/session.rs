@@ -7,7 +7,7 @@ use crate::interrupt;
 use crate::output::{Output, print};
 use crate::prompt::{self, ChatFormat, message};
 use chat::Conversation;
-use engine::{Engine, Event, GenerateOptions, Generation, Sequence};
+use engine::{Engine, Event, FinishReason, GenerateOptions, Generation, Sequence};
 use serde_json::Value;
 use std::path::Path;
 use std::time::Duration;
@@ -174,9 +174,12 @@ impl Session {
         let mut generation = Generation::new(engine, &self.sequence, &ids[cached..], self.options.clone())?;
         let bar = output.steps("prompt", (ids.len() - cached) as u64);
         let mut answer = String::new();
-        let mut cancelled = false;
+        let (mut cancelled, mut full) = (false, false);
         let _polled = interrupt::polled();
         while let Some(event) = generation.next(engine, &mut self.sequence)? {
+            if let Event::End { reason: FinishReason::Length, .. } = event {
+                full = self.options.max_tokens.is_none_or(|most| generation.generated() < most);
+            }
             match event {
                 Event::Prefill { done, .. } => bar.set_position(done as u64),
                 Event::Token { text, .. } | Event::End { text, .. } => {
@@ -192,6 +195,12 @@ impl Session {
         }
         bar.finish_and_clear();
         print("\n")?;
+        if full {
+            output.warning(format_args!(
+                "the answer ends where the context of {} tokens does; /undo or /clear makes room",
+                engine.context()
+            ));
+        }
         let (prompt_time, generation_time) = generation.times();
         let generated = generation.generated();
         self.last =

@@ -611,7 +611,7 @@ mod tests {
         assert_eq!(left, expected);
     }
 
-    #[cfg(unix)]
+    #[cfg(any(target_os = "linux", target_os = "macos"))]
     #[test]
     fn a_pipe_is_no_file_and_nobody_waits_for_its_writer() {
         let folder = tempfile::tempdir().unwrap();

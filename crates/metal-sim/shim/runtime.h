@@ -70,6 +70,8 @@ struct Lane {
   uint32_t stack;               // runtime: index of its stack
   void* stack_pointer;          // runtime: where it was switched out, null before it starts
   uint64_t place;               // with the sanitizer: the instruction behind the call that waits
+  uint64_t silent_barriers;     // with the sanitizer: which barriers without memory flags it has passed
+  uint64_t silent_place;        // and the instruction behind the call of the last one
 };
 
 // One SIMD-group: 32 lanes with consecutive thread indices.

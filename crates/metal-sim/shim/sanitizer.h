@@ -96,59 +96,86 @@ METAL_SIM_INLINE void record_read(ShadowCell* cell, uint64_t stamp, uint64_t fro
   cell->read_places[slot] = place;
 }
 
-template <bool writes> METAL_SIM_INLINE void check_access(const void* pointer, uint64_t size, uint64_t place) {
-  uint64_t address = uint64_t(pointer);
-  if (is_on_own_stack(address)) return;
-  Lane* lane = current_lane();
+// What most accesses need, in few instructions; false for those that need a closer look.
+template <bool writes> METAL_SIM_INLINE bool is_plain_access(Lane* lane, Sanitizer* sanitizer, uint64_t address, uint64_t size, uint64_t place) {
+  const Region* region = sanitizer->regions + sanitizer->region_of_place[(place ^ place >> 10) & 1023];
+  uint64_t offset = address - region->start;
+  if (offset >= region->length || size > region->length - offset) return false;
+  if (region->kind == region_ignored) return true;
+  if (unsigned char* written = region->written) {
+    uint64_t byte = address - region->memory_start;
+    uint32_t bits, mask = ((1u << size) - 1) << byte % 8;
+    __builtin_memcpy(&bits, written + byte / 8, sizeof bits);
+    if ((bits & mask) != mask) {
+      if (!writes) return false;
+      bits |= mask;
+      __builtin_memcpy(written + byte / 8, &bits, sizeof bits);
+    }
+  }
+  if (const Shadow* shadow = region->shadow) {
+    uint64_t start = address - shadow->start;
+    uint32_t shift = shadow->granule_shift;
+    if ((start | size) & ((1u << shift) - 1)) return false;
+    uint64_t stamp = lane->simdgroup->stamps[region->kind] | lane->lane, from = sanitizer->unordered_from[region->kind];
+    uint32_t relative = uint32_t(place - sanitizer->library);
+    ShadowCell* cell = shadow->cells + (start >> shift);
+    for (ShadowCell* end = cell + (size >> shift); cell < end; cell++) {
+      if (cell->flags || may_be_unordered(cell->write, stamp, from)) return false;
+      if (writes) {
+        if (may_be_unordered(cell->reads[0], stamp, from) || may_be_unordered(cell->reads[1], stamp, from)) return false;
+        cell->write = stamp;
+        cell->write_place = relative;
+      } else {
+        if (region->kind == region_threadgroup && cell->write < from) return false;
+        record_read(cell, stamp, from, relative);
+      }
+    }
+  }
+  if (!writes) {
+    sanitizer->last_end = address + size;
+    sanitizer->last_place = place;
+    sanitizer->last_lane = lane;
+  }
+  return true;
+}
+
+// The same with everything that can be wrong. What the first look has noted already is this access itself.
+template <bool writes> __attribute__((noinline)) void look_closely(Lane* lane, uint64_t address, uint64_t size, uint64_t place) {
   Sanitizer* sanitizer = lane->threadgroup->sanitizer;
   const SanitizerHooks* hooks = sanitizer->hooks;
-  if (__builtin_expect(--sanitizer->steps < 0, 0)) hooks->out_of_steps(lane, place);
-  unsigned char& hint = sanitizer->region_of_place[(place ^ place >> 10) & 1023];
-  const Region* region = sanitizer->regions + hint;
-  uint64_t offset = address - region->start;
-  if (__builtin_expect(offset >= region->length || size > region->length - offset, 0)) {
-    region = hooks->find(lane, address, size, writes, place);
-    hint = (unsigned char)region->number;
-  }
+  if (sanitizer->steps < 0) hooks->out_of_steps(lane, place);
+  const Region* region = hooks->find(lane, address, size, writes, place);
+  sanitizer->region_of_place[(place ^ place >> 10) & 1023] = (unsigned char)region->number;
   if (region->kind == region_ignored) return;
-  bool follows = false;
+  // The next component of a vector.
+  bool follows = !writes && address == sanitizer->last_end && lane == sanitizer->last_lane && place - sanitizer->last_place < 64 && address % 16;
   if (!writes) {
-    follows = address == sanitizer->last_end && lane == sanitizer->last_lane && place - sanitizer->last_place < 64 && address % 16;
     sanitizer->last_end = address + size;
     sanitizer->last_place = place;
     sanitizer->last_lane = lane;
   }
   if (region->written) {
-    if (size <= 16) {
-      uint64_t byte = address - region->memory_start;
-      unsigned char* at = region->written + byte / 8;
-      uint32_t bits, mask = ((1u << size) - 1) << byte % 8;
-      __builtin_memcpy(&bits, at, sizeof bits);
-      if (writes) {
-        bits |= mask;
-        __builtin_memcpy(at, &bits, sizeof bits);
-      } else if (__builtin_expect((bits & mask) != mask && (size <= 4 || !(bits & mask)) && !follows, 0)) {
-        hooks->unwritten(lane, region, address, size, place);
-      }
-    } else if (writes) {
-      for (uint64_t byte = address - region->memory_start, end = byte + size; byte < end; byte++)
-        region->written[byte / 8] |= 1 << byte % 8;
+    uint64_t first = address - region->memory_start, count = 0;
+    for (uint64_t byte = first; byte < first + size; byte++) {
+      count += region->written[byte / 8] >> byte % 8 & 1;
+      if (writes) region->written[byte / 8] |= 1 << byte % 8;
     }
+    if (!writes && count < size && (size <= 4 || !count) && !follows) hooks->unwritten(lane, region, address, size, place);
   }
   const Shadow* shadow = region->shadow;
   if (!shadow) return;
   uint64_t start = address - shadow->start;
-  if (__builtin_expect((start | size) & ((1u << shadow->granule_shift) - 1), 0)) hooks->refine(lane, region, address, size);
+  if ((start | size) & ((1u << shadow->granule_shift) - 1)) hooks->refine(lane, region, address, size);
   uint32_t shift = shadow->granule_shift, relative = uint32_t(place - sanitizer->library);
   ShadowCell* cell = shadow->cells + (start >> shift);
   uint64_t count = size >> shift, unwritten = 0;
   uint64_t stamp = lane->simdgroup->stamps[region->kind] | lane->lane, from = sanitizer->unordered_from[region->kind];
   for (uint64_t i = 0; i < count; i++, cell++) {
-    if (__builtin_expect(cell->flags, 0)) hooks->flagged(lane, region, address + (i << shift), 1u << shift, writes, place, cell);
-    if (__builtin_expect(may_be_unordered(cell->write, stamp, from), 0)) hooks->conflict(lane, region, address, size, writes, place, cell, 0);
+    if (cell->flags) hooks->flagged(lane, region, address + (i << shift), 1u << shift, writes, place, cell);
+    if (may_be_unordered(cell->write, stamp, from)) hooks->conflict(lane, region, address, size, writes, place, cell, 0);
     if (writes) {
       for (uint32_t k = 0; k < 2; k++)
-        if (__builtin_expect(may_be_unordered(cell->reads[k], stamp, from), 0)) hooks->conflict(lane, region, address, size, writes, place, cell, 1 + k);
+        if (may_be_unordered(cell->reads[k], stamp, from)) hooks->conflict(lane, region, address, size, writes, place, cell, 1 + k);
       cell->write = stamp;
       cell->write_place = relative;
     } else {
@@ -156,8 +183,16 @@ template <bool writes> METAL_SIM_INLINE void check_access(const void* pointer, u
       record_read(cell, stamp, from, relative);
     }
   }
-  if (!writes && __builtin_expect(unwritten && (size <= 4 || unwritten == count) && !follows, 0))
-    hooks->unwritten(lane, region, address, size, place);
+  if (unwritten && (size <= 4 || unwritten == count) && !follows) hooks->unwritten(lane, region, address, size, place);
+}
+
+template <bool writes> METAL_SIM_INLINE void check_access(const void* pointer, uint64_t size, uint64_t place) {
+  uint64_t address = uint64_t(pointer);
+  if (is_on_own_stack(address)) return;
+  Lane* lane = current_lane();
+  Sanitizer* sanitizer = lane->threadgroup->sanitizer;
+  if (__builtin_expect(--sanitizer->steps >= 0 && size <= 16, 1) && is_plain_access<writes>(lane, sanitizer, address, size, place)) return;
+  look_closely<writes>(lane, address, size, place);
 }
 }  // namespace metal_sim
 

@@ -87,10 +87,16 @@ METAL_SIM_OUTLINE void threadgroup_barrier(mem_flags flags, METAL_SIM_SITE) {
 METAL_SIM_INLINE void threadgroup_barrier(mem_flags flags, memory_order, thread_scope = thread_scope_threadgroup, METAL_SIM_SITE) {
   threadgroup_barrier(flags, site);
 }
-// Without memory to order it only limits how far lanes drift apart, which only the sanitizer looks at.
+// Without memory to order it only limits how far lanes drift apart, which nothing here can observe.
 METAL_SIM_OUTLINE void simdgroup_barrier(mem_flags flags, METAL_SIM_SITE) {
 #ifdef METAL_SIM_SANITIZE
   metal_sim::Lane* lane = metal_sim::current_lane();
+  if (flags == mem_flags::mem_none) {
+    // Whether the others pass it, too, shows when they next meet.
+    lane->silent_barriers = lane->silent_barriers * 31 + site;
+    lane->silent_place = METAL_SIM_PLACE;
+    return;
+  }
   metal_sim::note_place(lane);
   lane->barrier_flags = uint32_t(flags) | metal_sim::simdgroup_barrier_bit;
   metal_sim::runtime->simd_arrive(lane, site);

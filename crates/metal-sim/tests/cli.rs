@@ -189,7 +189,14 @@ fn the_environment_is_checked() {
     fails("SMELT_SIM_CLANG", "/nonexistent/clang++", "apt install clang-19 libclang-rt-19-dev lld-19");
     fails("SMELT_SIM_GPU", "M0", "expected one of Apple M1,");
     fails("SMELT_SIM_THREADS", "none", "expected a number above 0");
+    fails("SMELT_SIM_SANITIZE", "yes", "expected 0 or 1");
     fails("SMELT_CACHE", "/dev/null/cache", "/dev/null/cache");
+    for (name, value, expected) in
+        [("SMELT_SIM_SEED", "x", "expected a number"), ("SMELT_SIM_STEPS", "0", "expected a number above 0")]
+    {
+        let output = program.command(&run).env("SMELT_SIM_SANITIZE", "1").env(name, value).output().unwrap();
+        assert!(!output.status.success() && text(&output.stderr).contains(expected));
+    }
     // A compiled library that is damaged is told, not run.
     assert!(program.run(&["check", &source, "-DOFFSET=1"]).status.success());
     for file in fs::read_dir(program.directory.path().join("metal-sim")).unwrap() {
@@ -200,4 +207,28 @@ fn the_environment_is_checked() {
     }
     let output = program.run(&["check", &source, "-DOFFSET=1"]);
     assert!(!output.status.success() && text(&output.stderr).contains(".so"), "{}", text(&output.stderr));
+}
+
+#[test]
+fn the_race_that_the_readme_shows_is_found() {
+    let readme = include_str!("../README.md");
+    let shown = readme.split("$ SMELT_SIM_SANITIZE=1 ").nth(1).unwrap().split("\n```").next().unwrap();
+    let (command, expected) = shown.split_once('\n').unwrap();
+    let mut words = command.split(' ');
+    let seed = words.next().unwrap().strip_prefix("SMELT_SIM_SEED=").unwrap();
+    assert_eq!(words.next(), Some("metal-sim"));
+    let program = Program::new();
+    let mut command = program.command(&words.collect::<Vec<_>>());
+    command.current_dir(env!("CARGO_MANIFEST_DIR"));
+    command.env("SMELT_SIM_SANITIZE", "1").env("SMELT_SIM_SEED", seed);
+    let reports = program.path("reports.jsonl");
+    let output = command.env("SMELT_SIM_REPORTS", &reports).output().unwrap();
+    assert!(!output.status.success());
+    assert_eq!(text(&output.stderr).trim_end(), expected);
+    let line = fs::read_to_string(reports).unwrap();
+    assert!(
+        line.starts_with("{\"kind\":\"race\",\"kernel\":\"block_sum\"") && line.ends_with("}\n"),
+        "{line}"
+    );
+    assert_eq!(line.lines().count(), 1);
 }

@@ -160,6 +160,8 @@ fn barriers_that_not_all_threads_reach() {
     find("simdgroup_barrier_in_a_branch", "simdgroup_barrier_in_a_branch", None);
     let report = find("simdgroup_barrier_after_return", "simdgroup_barrier_after_return", None);
     assert_eq!(report.other.as_ref().and_then(|other| other.thread), Some(5), "{report}");
+    find("silent_barrier_in_a_branch", "silent_barrier_in_a_branch", None);
+    clean(SOURCE, run("silent_barriers", 1));
     clean(SOURCE, run("barriers_in_loops", 1));
     clean(SOURCE, run("early_exit", 2));
 }
@@ -183,6 +185,52 @@ fn loops_without_an_end() {
     assert_eq!(report.kind, Kind::InfiniteLoop, "{error}");
     assert_eq!(report.party.place, Some(place(SOURCE, "forever_in_registers")));
     clean(SOURCE, run("long_loop"));
+}
+
+#[test]
+fn faults_are_reports_too() {
+    let report = finds(SOURCE, run("divide", 1), Kind::Fault, "divide", None).remove(0);
+    assert!(report.message.contains("division by zero"), "{report}");
+    clean(SOURCE, run("divide_by_zero_in_floats", 1));
+}
+
+#[test]
+fn kernels_run_where_they_were_compiled_for() {
+    let checked = common::sanitizer::lab(SOURCE.0, SOURCE.1, 1);
+    let plain = Lab::new(SOURCE.0, SOURCE.1);
+    let run = |library: &Lab, queue: &Lab| {
+        let pipeline = library.device.new_pipeline(&library.library, "produce", &FunctionConstants::new())?;
+        let mut command_buffer = queue.queue.new_command_buffer("mixed")?;
+        let mut encoder = command_buffer.compute_encoder("mixed", DispatchMode::Serial);
+        encoder.set_pipeline(&pipeline);
+        encoder.set_buffer(0, &queue.buffer(&[0i32; 64]), 0)?;
+        encoder.dispatch_threads(Size::width(64), Size::width(32))
+    };
+    for (library, queue) in [(&checked, &plain), (&plain, &checked)] {
+        let error = run(library, queue).unwrap_err().to_string();
+        assert!(error.contains("the sanitizer, for a queue"), "{error}");
+    }
+    run(&plain, &plain).unwrap();
+    run(&checked, &checked).unwrap();
+}
+
+#[test]
+fn two_queues_are_checked_one_after_the_other() {
+    let lab = common::sanitizer::lab(SOURCE.0, SOURCE.1, 1);
+    std::thread::scope(|scope| {
+        for (kernel, is_wrong) in [("in_place", true), ("split_with_fence", false), ("histogram", false)] {
+            let lab = &lab;
+            scope.spawn(move || {
+                let (device, library) = (lab.device.clone(), lab.library.clone());
+                let own = Lab { queue: device.new_queue(kernel).unwrap(), device, library };
+                for _ in 0..20 {
+                    assert_eq!(run(kernel, 4)(&own).is_err(), is_wrong, "{kernel}");
+                }
+            });
+        }
+    });
+    let reports = lab.device.sanitizer().unwrap().reports();
+    assert!(reports.iter().all(|report| report.kernel == "in_place"));
 }
 
 #[test]

@@ -57,6 +57,8 @@ pub struct Lane {
     pub stack: u32,
     pub stack_pointer: *mut c_void,
     pub place: u64,
+    pub silent_barriers: u64,
+    pub silent_place: u64,
 }
 
 /// One SIMD-group.

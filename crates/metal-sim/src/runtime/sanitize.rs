@@ -48,6 +48,9 @@ pub(super) unsafe fn complete(checker: &mut Checker, group: *mut SimdGroup, mask
     unsafe {
         let at = |lane: usize| &*(*group).lanes.add(lane);
         let Some(first) = lanes(mask).map(at).next() else { return };
+        if mask == (*group).members {
+            meet(checker, group);
+        }
         if first.barrier_flags & SIMDGROUP_BARRIER == 0 {
             return;
         }
@@ -71,6 +74,36 @@ pub(super) unsafe fn complete(checker: &mut Checker, group: *mut SimdGroup, mask
     }
 }
 
+/// All threads of a SIMD-group meet: they must have passed the same barriers without memory flags, at which they do
+/// not wait.
+///
+/// # Safety
+/// The group must belong to the running threadgroup.
+unsafe fn meet(checker: &mut Checker, group: *mut SimdGroup) {
+    // SAFETY: as the caller says.
+    unsafe {
+        let at = |lane: usize| (*group).lanes.add(lane);
+        let members = (*group).members;
+        let Some(first) = lanes(members).map(at).next() else { return };
+        let passed = (*first).silent_barriers;
+        let Some(other) = lanes(members).map(at).find(|&lane| (*lane).silent_barriers != passed) else {
+            return;
+        };
+        let (one, other) = if (*first).silent_place > 0 { (first, other) } else { (other, first) };
+        outside_kernel(first, || {
+            checker.add_divergence(
+                "simdgroup_barrier",
+                ((*one).silent_place, (*one).thread),
+                (Action::Run, (*other).silent_place, (*other).thread),
+                "not all threads of the SIMD-group pass it before they meet again",
+            );
+        });
+        for lane in lanes(members).map(at) {
+            (*lane).silent_barriers = 0;
+        }
+    }
+}
+
 /// A barrier of the threadgroup opens.
 ///
 /// # Safety
@@ -86,6 +119,12 @@ pub(super) unsafe fn open_barrier(checker: &mut Checker, groups: *mut SimdGroup,
         };
         let Some(first) = all(|group| group.waiting_barrier).next() else { return };
         let waits = (first.place, first.thread);
+        for index in 0..count {
+            let group = groups.add(index);
+            if (*group).waiting_barrier == (*group).members {
+                meet(checker, group);
+            }
+        }
         let lane = (*groups.add(first.thread as usize / LANES as usize)).lanes.add(first.lane as usize);
         outside_kernel(lane, || {
             if let Some(gone) = all(|group| group.finished).next() {

@@ -59,6 +59,8 @@ impl Worker {
             stack: 0,
             stack_pointer: ptr::null_mut(),
             place: 0,
+            silent_barriers: 0,
+            silent_place: 0,
         };
         let group = || SimdGroup {
             members: 0,
@@ -270,6 +272,8 @@ impl Worker {
             lane.matrix_operations = 0;
             lane.matrix_tiles = 0;
             lane.barrier_flags = 0;
+            lane.silent_barriers = 0;
+            lane.silent_place = 0;
             lane.stack_pointer = ptr::null_mut();
             at.x += 1;
             if at.x == size.x {

@@ -1,18 +1,19 @@
 //! What the sanitizer knows while kernels run, and what it makes of it.
 
+mod accesses;
+
 use std::collections::{HashMap, HashSet, VecDeque};
-use std::fmt::Write;
 use std::ops::Range;
 use std::ptr;
 use std::sync::Arc;
 
 use super::hooks::HOOKS;
 use super::image;
-use super::layout::{HINTS, Region, RegionKind, Sanitizer as State, ShadowCell};
-use super::memory::{Owner, Tracked, lock};
-use super::order::{Epochs, Fences, Reach, Stamp, orders};
+use super::layout::{HINTS, Region, RegionKind, Sanitizer as State};
+use super::memory::{Tracked, lock};
+use super::order::{Epochs, Fences, Stamp, orders};
 use super::report::{Action, Kind, Memory, Party, Report};
-use super::shadow::{ATOMIC, COARSEST_SHIFT, OUTSIDE, ShadowMemory};
+use super::shadow::{COARSEST_SHIFT, OUTSIDE, ShadowMemory};
 use super::{Sanitizer, Settings};
 use crate::runtime::layout::Uint3;
 use crate::runtime::{Launch, place_of_instruction};
@@ -498,7 +499,17 @@ impl Checker {
         findings.retain(|finding| {
             finding.kind != Kind::UninitializedRead || !raced.contains(&finding.side.place)
         });
-        findings.into_iter().map(|finding| self.report(finding)).collect()
+        // Unrolled loops have many instructions for one place.
+        let mut places = HashSet::new();
+        let reports = findings.into_iter().map(|finding| self.report(finding));
+        reports
+            .filter(|report| {
+                let other = report.other.as_ref().and_then(|other| other.place.clone());
+                let mut pair = [report.party.place.clone(), other];
+                pair.sort();
+                places.insert((report.kind, pair))
+            })
+            .collect()
     }
 
     fn report(&self, finding: Finding) -> Report {
@@ -596,342 +607,6 @@ impl Checker {
         let side = self.here(Action::Run, place, Some(thread));
         self.find_fault(Kind::OutOfBounds, side, None, None, 0, message.clone());
         message
-    }
-
-    // ---- accesses --------------------------------------------------------------------------------------
-
-    /// The region that holds all of an access.
-    pub(super) fn region_of(&self, access: Access) -> Option<&Region> {
-        let holds = |region: &&Region| {
-            let offset = access.address.wrapping_sub(region.start);
-            offset < region.length && access.size <= region.length - offset
-        };
-        self.regions.iter().find(holds)
-    }
-
-    /// Reports an access that no region holds.
-    pub(super) fn outside(&mut self, access: Access) -> String {
-        let owner = self
-            .registry
-            .as_ref()
-            .and_then(|sanitizer| lock(&sanitizer.registry).owner(access.address as usize));
-        let (kind, memory, message) = match owner {
-            Some(Owner::Dead(memory)) => {
-                (Kind::UseAfterFree, memory, "access of a buffer that is gone".to_owned())
-            }
-            Some(Owner::Live(memory)) => {
-                let message = match self.nearest(access.address) {
-                    Some(Memory::Buffer { label, .. }) if matches!(&memory, Memory::Unbound { label: other, .. } if *other == label) => {
-                        "access before the start of the binding"
-                    }
-                    _ => "access of a buffer that is not bound",
-                };
-                (Kind::OutOfBounds, memory, message.to_owned())
-            }
-            None => match self.nearest(access.address) {
-                Some(memory) => (Kind::OutOfBounds, memory, "access outside of what is bound".to_owned()),
-                None => {
-                    let memory = Memory::Address(access.address);
-                    let message = "access of memory that belongs to nothing bound".to_owned();
-                    (Kind::OutOfBounds, memory, message)
-                }
-            },
-        };
-        // A binding's own memory tells more than the buffer's.
-        let memory = match (&memory, self.nearest(access.address)) {
-            (Memory::Unbound { label, .. }, Some(near @ Memory::Buffer { .. }))
-                if kind == Kind::OutOfBounds
-                    && matches!(&near, Memory::Buffer { label: other, .. } if other == label) =>
-            {
-                near
-            }
-            _ => memory,
-        };
-        let side = self.here(access.action, access.place, Some(access.thread));
-        self.find_fault(kind, side, None, Some(memory), access.size, message.clone());
-        message
-    }
-
-    /// Reports an access between threadgroup variables.
-    pub(super) fn outside_threadgroup_memory(&mut self, access: Access) -> String {
-        let message = "access outside of threadgroup memory".to_owned();
-        let memory = self.nearest_variable(access.address);
-        let side = self.here(access.action, access.place, Some(access.thread));
-        self.find_fault(Kind::OutOfBounds, side, None, memory, access.size, message.clone());
-        message
-    }
-
-    /// What an address belongs to.
-    fn memory_at(&self, address: u64) -> Memory {
-        let index = self.regions.iter().position(|region| address.wrapping_sub(region.start) < region.length);
-        match index.map(|index| &self.targets[index]) {
-            Some(Target::Binding(binding)) => describe(binding, address),
-            Some(Target::Arena) => self.nearest_variable(address).unwrap_or(Memory::Address(address)),
-            _ => Memory::Address(address),
-        }
-    }
-
-    fn nearest(&self, address: u64) -> Option<Memory> {
-        /// Further away an address has nothing to do with a binding.
-        const FAR: u64 = 1 << 40;
-        let bindings = self.targets.iter().filter_map(|target| match target {
-            Target::Binding(binding) => Some(binding),
-            _ => None,
-        });
-        let distance =
-            |binding: &&CheckedBinding| distance(address, binding.start as u64, binding.length as u64);
-        bindings
-            .min_by_key(distance)
-            .filter(|binding| distance(binding) < FAR)
-            .map(|binding| describe(binding, address))
-    }
-
-    fn nearest_variable(&self, address: u64) -> Option<Memory> {
-        let variable = self
-            .variables
-            .iter()
-            .min_by_key(|variable| distance(address, variable.start, variable.length))?;
-        let (offset, length) = (address.wrapping_sub(variable.start) as i64, variable.length);
-        Some(match variable.slot {
-            Some(slot) => Memory::Threadgroup { slot, offset, length },
-            None => Memory::Variable { offset, length },
-        })
-    }
-
-    /// Makes the granules of a region small enough for an access.
-    pub(super) fn refine(&mut self, number: u32, access: Access) -> std::io::Result<()> {
-        let shift = (access.address | access.size).trailing_zeros().min(COARSEST_SHIFT);
-        match &self.targets[number as usize] {
-            Target::Binding(CheckedBinding { memory: Some(memory), .. }) => memory.refine(shift),
-            Target::Arena => self.arena.as_mut().map_or(Ok(()), |arena| arena.refine(shift)),
-            _ => Ok(()),
-        }
-    }
-
-    /// Whether an earlier access that the stamps leave unordered is a fault, and which.
-    fn conflict_with(
-        &self,
-        earlier: Stamp,
-        kind: usize,
-        thread: u32,
-    ) -> Option<(Kind, Arc<Dispatch>, Uint3)> {
-        let run = earlier.run();
-        if run == self.epochs.run {
-            let is_ordered = self.fences.order(&self.epochs, earlier, self.first_run, kind, thread);
-            return (!is_ordered).then(|| (Kind::Race, Arc::clone(&self.current), self.position));
-        }
-        if run >= self.first_run {
-            return None;
-        }
-        let index = self.pieces.partition_point(|piece| piece.first_run <= run).checked_sub(1)?;
-        let piece = &self.pieces[index];
-        if piece.dispatch.interval != self.current.interval {
-            return None;
-        }
-        let first_run = piece.continues.filter(|_| run == piece.first_run).unwrap_or(run);
-        if self.fences.order(&self.epochs, earlier, first_run, kind, thread) {
-            return None;
-        }
-        let is_same_dispatch = Arc::ptr_eq(&piece.dispatch, &self.current);
-        let kind = if is_same_dispatch { Kind::ThreadgroupRace } else { Kind::DispatchHazard };
-        let at = piece.dispatch.order.at(piece.first_index + u64::from(run - piece.first_run));
-        Some((kind, Arc::clone(&piece.dispatch), piece.dispatch.threadgroups.position(at)))
-    }
-
-    /// Two accesses that the stamps leave unordered.
-    pub(super) fn conflict(
-        &mut self,
-        number: u32,
-        access: Access,
-        earlier: Stamp,
-        action: Action,
-        place: u32,
-    ) {
-        let kind_of_memory = self.regions[number as usize].kind as usize;
-        let Some((kind, dispatch, position)) = self.conflict_with(earlier, kind_of_memory, access.thread)
-        else {
-            return;
-        };
-        let other = Side {
-            action,
-            place: dispatch.library + u64::from(place),
-            thread: Some(earlier.thread()),
-            position,
-            dispatch,
-        };
-        if self.seen.contains(&(kind, access.place, other.place)) {
-            return;
-        }
-        let between = match kind {
-            Kind::Race if kind_of_memory == 0 => "no barrier for device memory",
-            Kind::Race => "no barrier for threadgroup memory",
-            Kind::ThreadgroupRace => "threadgroups of one dispatch, which run in any order,",
-            _ => "no barrier between the two dispatches",
-        };
-        let what = match (access.writes(), action) {
-            (true, Action::Write | Action::AtomicWrite) => "two threads write to the same memory",
-            (true, _) => "a thread writes to memory that another one reads",
-            (false, _) => "a thread reads memory that another one writes to",
-        };
-        let mut message = String::new();
-        let _ = match kind {
-            Kind::Race => write!(message, "{what}, with {between} between"),
-            Kind::ThreadgroupRace => write!(message, "{what}, in two {between} with nothing between"),
-            _ => write!(message, "{what}, with {between}"),
-        };
-        if access.is_atomic() != matches!(action, Action::AtomicRead | Action::AtomicWrite) {
-            message.push_str("; only one of them is atomic");
-        }
-        let memory = self.memory_at(access.address);
-        let side = self.here(access.action, access.place, Some(access.thread));
-        self.find_fault(kind, side, Some(other), Some(memory), access.size, message);
-    }
-
-    /// A plain access of a granule with flags. Returns the reason if the access lies outside.
-    pub(super) fn flagged(
-        &mut self,
-        number: u32,
-        access: Access,
-        stamp: Stamp,
-        cell: &mut ShadowCell,
-    ) -> Option<String> {
-        if cell.flags & OUTSIDE != 0 {
-            return Some(self.outside_threadgroup_memory(access));
-        }
-        let from = self.state.unordered_from[self.regions[number as usize].kind as usize];
-        let Some(atomic) = self.atomics.get(&(access.address & !3)) else {
-            // Of an earlier dispatch.
-            cell.flags &= !ATOMIC;
-            return None;
-        };
-        for (earlier, place, writes) in atomic.accesses.into_iter().flatten() {
-            if (access.writes() || writes) && earlier.may_be_unordered(stamp, from) {
-                let action = if writes { Action::AtomicWrite } else { Action::AtomicRead };
-                let relative = place.wrapping_sub(self.state.library) as u32;
-                self.conflict(number, access, earlier, action, relative);
-            }
-        }
-        None
-    }
-
-    /// A read of memory without a value.
-    pub(super) fn unwritten(&mut self, number: u32, access: Access) {
-        let region = &self.regions[number as usize];
-        let is_local = region.kind == RegionKind::Threadgroup;
-        let was_written = |atomic: &Atomic| atomic.written >= self.first_run;
-        if is_local && self.atomics.get(&(access.address & !3)).is_some_and(was_written) {
-            return;
-        }
-        if self.seen.contains(&(Kind::UninitializedRead, access.place, 0)) {
-            return;
-        }
-        let message = if is_local {
-            "a read of threadgroup memory that no thread of this threadgroup wrote"
-        } else {
-            "a read of memory that neither the host nor a kernel wrote"
-        };
-        let memory = self.memory_at(access.address);
-        let side = self.here(access.action, access.place, Some(access.thread));
-        self.find_fault(Kind::UninitializedRead, side, None, Some(memory), access.size, message.to_owned());
-    }
-
-    /// A fence of a thread.
-    pub(super) fn fence(&mut self, thread: u32, reach: Reach, acquires: bool, releases: bool) {
-        self.fences.fence(&self.epochs, thread, reach, acquires, releases);
-    }
-
-    /// An atomic access to a region. Returns the reason if it lies outside.
-    ///
-    /// # Safety
-    /// The region must be one of this dispatch, and the access inside of it.
-    pub(super) unsafe fn atomic(
-        &mut self,
-        number: u32,
-        access: Access,
-        stamp: Stamp,
-        reads: bool,
-    ) -> Option<String> {
-        let (kind, shadow, written, memory_start) = {
-            let region = &self.regions[number as usize];
-            (region.kind, region.shadow, region.written, region.memory_start)
-        };
-        let from = self.state.unordered_from[kind as usize];
-        let mut is_written = true;
-        if !written.is_null() {
-            for byte in (access.address - memory_start)..(access.address - memory_start + access.size) {
-                // SAFETY: the bits cover the whole memory, which the access lies in.
-                unsafe {
-                    let bits = written.add((byte / 8) as usize);
-                    is_written &= *bits >> (byte % 8) & 1 != 0;
-                    if access.writes() {
-                        *bits |= 1 << (byte % 8);
-                    }
-                }
-            }
-        }
-        if !shadow.is_null() {
-            if self.refine(number, access).is_err() {
-                return Some("no memory for the sanitizer".to_owned());
-            }
-            // SAFETY: the shadow covers the region, and nothing else looks at it while this hook runs.
-            let cells = unsafe {
-                let shift = (*shadow).granule_shift;
-                let first = (access.address - (*shadow).start) >> shift;
-                std::slice::from_raw_parts_mut(
-                    (*shadow).cells.add(first as usize),
-                    (access.size >> shift) as usize,
-                )
-            };
-            for cell in cells {
-                if cell.flags & OUTSIDE != 0 {
-                    return Some(self.outside_threadgroup_memory(access));
-                }
-                if kind == RegionKind::Threadgroup {
-                    is_written &= cell.write >= from;
-                }
-                cell.flags |= ATOMIC;
-                let write = Stamp(cell.write);
-                if write.may_be_unordered(stamp, from) {
-                    self.conflict(number, access, write, Action::Write, cell.write_place);
-                }
-                for (&read, &place) in cell.reads.iter().zip(&cell.read_places).filter(|_| access.writes()) {
-                    if Stamp(read).may_be_unordered(stamp, from) {
-                        self.conflict(number, access, Stamp(read), Action::Read, place);
-                    }
-                }
-            }
-        }
-        if reads && !is_written {
-            self.unwritten(number, access);
-        }
-        for part in (access.address..access.address + access.size).step_by(4) {
-            let atomic = self.atomics.entry(part & !3).or_default();
-            let entry = Some((stamp, access.place, access.writes()));
-            // The last access, and the last one of another thread before it.
-            match atomic.accesses[0] {
-                Some((last, ..)) if last.run() == stamp.run() && last.thread() == stamp.thread() => {}
-                other => atomic.accesses[1] = other,
-            }
-            atomic.accesses[0] = entry;
-            if access.writes() {
-                atomic.written = self.epochs.run;
-            }
-        }
-        self.fences.access(access.thread, self.first_run, access.address, reads, access.writes());
-        None
-    }
-}
-
-fn distance(address: u64, start: u64, length: u64) -> u64 {
-    if address < start { start - address } else { (address - start).saturating_sub(length - 1) }
-}
-
-fn describe(binding: &CheckedBinding, address: u64) -> Memory {
-    Memory::Buffer {
-        slot: binding.slot,
-        label: binding.memory.as_ref().map_or_else(String::new, |memory| memory.label().to_owned()),
-        offset: address.wrapping_sub(binding.start as u64) as i64,
-        length: binding.length as u64,
     }
 }
 

@@ -134,6 +134,15 @@ kernel void long_loop(device int* out [[buffer(0)]], uint i [[thread_position_in
     for (int k = 0; k < 20000; k++) out[i] = out[i] + k;
 }
 
+kernel void divide(device const int* in [[buffer(0)]], device int* out [[buffer(1)]],
+                   uint i [[thread_position_in_grid]]) {
+    out[i] = in[i] / (in[0] - 1);  // @divide
+}
+kernel void divide_by_zero_in_floats(device const int* in [[buffer(0)]], device float* out [[buffer(1)]],
+                                     uint i [[thread_position_in_grid]]) {
+    out[i] = float(in[i]) / float(in[0] - 1) + float(in[i] / in[0]);
+}
+
 // ---- barriers ---------------------------------------------------------------------------------------
 kernel void early_return(device const int* in [[buffer(0)]], device int* out [[buffer(1)]],
                          threadgroup int* shared [[threadgroup(0)]], uint i [[thread_index_in_threadgroup]]) {
@@ -164,6 +173,18 @@ kernel void simdgroup_barrier_after_return(device int* out [[buffer(1)]], uint i
     if (i == 5) return;
     simdgroup_barrier(mem_flags::mem_device);  // @simdgroup_barrier_after_return
     out[i] = i;
+}
+// A barrier that orders nothing must be passed by all threads, too.
+kernel void silent_barrier_in_a_branch(device int* out [[buffer(1)]], uint lane [[thread_index_in_simdgroup]],
+                                       uint i [[thread_index_in_threadgroup]]) {
+    if (lane == 7) simdgroup_barrier(mem_flags::mem_none);  // @silent_barrier_in_a_branch
+    out[i] = simd_sum(1);
+}
+kernel void silent_barriers(device const int* in [[buffer(0)]], device int* out [[buffer(1)]],
+                            uint i [[thread_index_in_threadgroup]], uint simd [[simdgroup_index_in_threadgroup]]) {
+    for (int k = 0; k < in[0] + int(simd); k++) simdgroup_barrier(mem_flags::mem_none);
+    threadgroup_barrier(mem_flags::mem_none);
+    out[i] = simd_sum(1);
 }
 kernel void barriers_in_loops(device const int* in [[buffer(0)]], device int* out [[buffer(1)]],
                               threadgroup int* shared [[threadgroup(0)]], uint i [[thread_index_in_threadgroup]],

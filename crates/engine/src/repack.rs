@@ -93,7 +93,7 @@ fn is_absent(error: &io::Error) -> bool {
 }
 
 fn ignored(path: &Path, error: &PackCacheError) -> String {
-    format!("{}: packed weights that cannot be used: {error}", path.display())
+    format!("{}: packed weights are not used: {error}", path.display())
 }
 
 /// Whether a model's file is still what it was, so that what was read in between belongs to this identity.

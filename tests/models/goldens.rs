@@ -3,10 +3,8 @@
 //! Release builds judge all prompts by the whole standard. Debug builds, which check overflow and assertions in every
 //! step, run the short prompts of each model, to the same standard where the number of positions allows one.
 
-use engine::{
-    Activations, Engine, Event, GenerateOptions, Generation, PerplexityOptions, SamplerParams, Wanted,
-};
-use smelt_tests::{Golden, GoldenCase, MODELS, golden, kl_divergence, load};
+use engine::{Activations, PerplexityOptions};
+use smelt_tests::{Golden, GoldenCase, MODELS, check_greedy, golden, load, mean_kl};
 use std::ops::ControlFlow;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use tokenizer::EncodeOptions;
@@ -24,27 +22,6 @@ fn all_cores() -> MutexGuard<'static, ()> {
 /// The prompts that this build runs.
 fn cases(golden: &Golden) -> impl Iterator<Item = &GoldenCase> {
     golden.cases.iter().filter(|case| WHOLE || case.token_ids.len() < 64)
-}
-
-/// Mean KL divergence over all positions of all prompts.
-fn mean_kl(engine: &mut Engine, golden: &Golden) -> f64 {
-    let (mut sum, mut count) = (0.0, 0usize);
-    for case in cases(golden) {
-        let mut sequence = engine.sequence();
-        let mut case_sum = 0.0;
-        let fed = engine.prefill(&mut sequence, &case.token_ids, Wanted::All, &mut |index, logits| {
-            if let Some(logits) = logits {
-                case_sum += kl_divergence(&case.positions[index], logits);
-            }
-            Ok(ControlFlow::Continue(()))
-        });
-        let _ = fed.unwrap();
-        engine.release(sequence);
-        eprintln!("  {:14} {:.6}", case.id, case_sum / case.positions.len() as f64);
-        sum += case_sum;
-        count += case.positions.len();
-    }
-    sum / count as f64
 }
 
 fn ids_match(model: usize) {
@@ -65,38 +42,14 @@ fn quantised_activations(model: usize) {
     let _cores = all_cores();
     let mut engine = load(alias, Activations::Quantized);
     assert_eq!(engine.model().architecture(), golden.model.architecture);
-    let kl = mean_kl(&mut engine, &golden);
+    let kl = mean_kl(&mut engine, cases(&golden));
     let peer = golden.peer_mean_kl;
     eprintln!("{alias}: mean KL {kl:.6}, llama.cpp {peer:.6}");
     // The mean of a few short prompts varies with the prompts; twice the peer's mean would still be a fault.
     let limit = if WHOLE { 1.1 } else { 2.0 } * peer;
     assert!(kl <= limit, "{alias}: mean KL {kl}, limit {limit}, llama.cpp {peer}");
     for case in cases(&golden) {
-        let options = GenerateOptions {
-            sampler: SamplerParams::greedy(),
-            max_tokens: Some(48),
-            ..GenerateOptions::default()
-        };
-        let mut sequence = engine.sequence();
-        let mut generation = Generation::new(&engine, &sequence, &case.token_ids, options).unwrap();
-        let mut ids = Vec::new();
-        while let Some(event) = generation.next(&mut engine, &mut sequence).unwrap() {
-            if let Event::Token { token, .. } = event {
-                ids.push(token.id);
-            }
-        }
-        engine.release(sequence);
-        let equal = ids.iter().zip(&case.greedy.ids).take_while(|(a, b)| a == b).count();
-        assert!(
-            equal >= case.certain_steps.min(case.greedy.ids.len()),
-            "{alias}, {}: equal for {equal} steps of {} certain ones",
-            case.id,
-            case.certain_steps
-        );
-        if equal < case.greedy.ids.len() {
-            let margin = case.greedy.margins[equal];
-            assert!(margin < 0.5, "{alias}, {}: differs at step {equal}, with a margin of {margin}", case.id);
-        }
+        check_greedy(&mut engine, alias, case, 48);
     }
     let text = std::fs::read_to_string(smelt_tests::data("goldens/perplexity.txt")).unwrap();
     let mut ids = engine.tokenizer().encode(&text, EncodeOptions { add_special: true, parse_special: false });
@@ -128,7 +81,7 @@ fn float_activations(model: usize) {
     let (alias, name) = MODELS[model];
     let golden = golden(name);
     let _cores = all_cores();
-    let kl = mean_kl(&mut load(alias, Activations::F32), &golden);
+    let kl = mean_kl(&mut load(alias, Activations::F32), cases(&golden));
     eprintln!("{alias}: mean KL with f32 activations {kl:.2e}");
     assert!(kl < 1e-5, "{alias}: mean KL {kl}");
 }

@@ -2,8 +2,9 @@
 
 pub mod tiny;
 
-use engine::{Activations, Engine, LoadOptions};
+use engine::{Activations, Engine, Event, GenerateOptions, Generation, LoadOptions, SamplerParams, Wanted};
 use serde::Deserialize;
+use std::ops::ControlFlow;
 use std::path::PathBuf;
 
 /// Reference outputs of one model; see `tests/data/goldens/README.md`.
@@ -95,6 +96,58 @@ pub fn load(alias: &str, activations: Activations) -> Engine {
     let options =
         LoadOptions { context: Some(1024), activations: Some(activations), ..LoadOptions::default() };
     Engine::load(&model_file(alias), &options, &mut |_, _| {}).unwrap_or_else(|e| panic!("{alias}: {e}"))
+}
+
+/// Mean KL divergence over all positions of prompts.
+pub fn mean_kl<'a>(engine: &mut Engine, cases: impl Iterator<Item = &'a GoldenCase>) -> f64 {
+    let (mut sum, mut count) = (0.0, 0usize);
+    for case in cases {
+        let mut sequence = engine.sequence();
+        let mut case_sum = 0.0;
+        let fed = engine.prefill(&mut sequence, &case.token_ids, Wanted::All, &mut |index, logits| {
+            if let Some(logits) = logits {
+                case_sum += kl_divergence(&case.positions[index], logits);
+            }
+            Ok(ControlFlow::Continue(()))
+        });
+        let _ = fed.unwrap();
+        engine.release(sequence);
+        eprintln!("  {:14} {:.3e}", case.id, case_sum / case.positions.len() as f64);
+        sum += case_sum;
+        count += case.positions.len();
+    }
+    sum / count as f64
+}
+
+/// Fails unless `tokens` greedy tokens equal the reference's: for the steps that are certain, and up to the first at
+/// which the reference itself nearly took another.
+pub fn check_greedy(engine: &mut Engine, model: &str, case: &GoldenCase, tokens: usize) {
+    let options = GenerateOptions {
+        sampler: SamplerParams::greedy(),
+        max_tokens: Some(tokens),
+        ..GenerateOptions::default()
+    };
+    let mut sequence = engine.sequence();
+    let mut generation = Generation::new(engine, &sequence, &case.token_ids, options).unwrap();
+    let mut ids = Vec::new();
+    while let Some(event) = generation.next(engine, &mut sequence).unwrap() {
+        if let Event::Token { token, .. } = event {
+            ids.push(token.id);
+        }
+    }
+    engine.release(sequence);
+    let expected = &case.greedy.ids[..case.greedy.ids.len().min(tokens)];
+    let equal = ids.iter().zip(expected).take_while(|(a, b)| a == b).count();
+    let certain = case.certain_steps.min(expected.len());
+    assert!(
+        equal >= certain,
+        "{model}, {}: equal for {equal} steps of {certain} certain ones: {ids:?}",
+        case.id
+    );
+    if equal < expected.len() {
+        let margin = case.greedy.margins[equal];
+        assert!(margin < 0.5, "{model}, {}: differs at step {equal}, with a margin of {margin}", case.id);
+    }
 }
 
 /// KL divergence of logits from a reference's most likely tokens, all others in one bucket, in nats.

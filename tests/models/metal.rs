@@ -1,0 +1,81 @@
+//! Real models on the simulated GPU, against the float32 reference: the whole Metal path, from the mapped file to the
+//! text, without a Mac.
+//!
+//! A short prompt of the smallest model runs always. All prompts of all models take the simulator an hour:
+//!
+//! ```text
+//! cargo test --release -p smelt-tests --test metal -- --ignored --nocapture --test-threads=1
+//! ```
+
+use engine::{DType, Device, Engine, LoadOptions};
+use quant::Format;
+use smelt_tests::{GoldenCase, MODELS, check_greedy, golden, mean_kl, model_file};
+
+/// Bound of the mean KL divergence with an f32 cache, in nats.
+const F32_LIMIT: f64 = 1e-5;
+/// With keys and values rounded to half precision.
+const F16_LIMIT: f64 = 2e-5;
+/// With keys and values in 8 bits: below what quantised activations cost the CPU.
+const Q8_0_LIMIT: f64 = 2e-3;
+
+fn load(alias: &str, cache: DType) -> Engine {
+    let options = LoadOptions {
+        device: Device::MetalSim,
+        context: Some(1024),
+        cache: Some(cache),
+        ..LoadOptions::default()
+    };
+    let engine =
+        Engine::load(&model_file(alias), &options, &mut |_, _| {}).unwrap_or_else(|e| panic!("{alias}: {e}"));
+    assert_eq!(engine.device(), "metal-sim");
+    engine
+}
+
+/// Runs prompts of a model with one type of cache.
+fn judge(model: usize, cache: DType, limit: f64, prompts: impl Fn(&GoldenCase) -> bool, tokens: usize) {
+    let (alias, name) = MODELS[model];
+    let golden = golden(name);
+    let cases: Vec<_> = golden.cases.iter().filter(|case| prompts(case)).collect();
+    let mut engine = load(alias, cache);
+    let kl = mean_kl(&mut engine, cases.iter().copied());
+    eprintln!("{alias}, {cache} cache: mean KL {kl:.2e}");
+    assert!(kl < limit, "{alias}, {cache} cache: mean KL {kl}, limit {limit}");
+    for case in cases {
+        check_greedy(&mut engine, alias, case, tokens);
+    }
+}
+
+/// No node of the model falls back to the CPU.
+#[test]
+fn a_short_prompt_of_the_smallest_model_equals_the_float32_reference() {
+    judge(0, DType::F32, F32_LIMIT, |case| case.id == "plain", 16);
+}
+
+macro_rules! all_prompts {
+    ($($model:ident: $index:literal),*) => {
+        $(mod $model {
+            use super::*;
+
+            #[test]
+            #[ignore = "takes the simulator many minutes"]
+            fn all_prompts_equal_the_float32_reference() {
+                judge($index, DType::F32, F32_LIMIT, |_| true, 48);
+            }
+
+            #[test]
+            #[ignore = "takes the simulator many minutes"]
+            fn a_half_precision_cache_stays_close() {
+                judge($index, DType::F16, F16_LIMIT, |case| case.token_ids.len() < 64, 48);
+            }
+
+            #[test]
+            #[ignore = "takes the simulator many minutes"]
+            fn an_8_bit_cache_stays_close() {
+                let cache = DType::Packed(Format::Q8_0);
+                judge($index, cache, Q8_0_LIMIT, |case| case.token_ids.len() < 64, 48);
+            }
+        })*
+    };
+}
+
+all_prompts!(smollm2: 0, gemma3: 1, qwen2: 2);

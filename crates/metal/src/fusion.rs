@@ -96,3 +96,126 @@ fn is_chain(graph: &Graph, chain: Chain, nodes: &[NodeId]) -> bool {
             _ => false,
         }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use graph::ops::{Activation, GetRows, RmsNorm};
+    use graph::{CacheParams, DType, GraphBuilder, InputKind, Participation, WeightInfo};
+    use quant::Format;
+
+    const ALL: [Chain; 2] = [Chain::AddNorm, Chain::NormAddNorm];
+
+    fn builder(tokens: usize) -> GraphBuilder {
+        let params = GraphParams {
+            tokens,
+            outputs: tokens,
+            sequences: 1,
+            max_pages: 1,
+            cache: CacheParams { key: DType::F32, value: DType::F32, page_len: 16, pages: vec![1] },
+            participation: Participation::cpu_only(),
+            fuse_qkv: false,
+            fuse_ffn: false,
+        };
+        GraphBuilder::new(&params, vec![])
+    }
+
+    /// Two activations of one shape.
+    fn two(b: &mut GraphBuilder) -> [NodeId; 2] {
+        let info = WeightInfo { name: "table".into(), format: Format::F32, rows: 9, cols: 8 };
+        let table = Some(b.weight(&info));
+        let tokens = b.input(InputKind::Tokens);
+        [(); 2].map(|()| b.op("rows", Op::GetRows(GetRows { table }), &[tokens]).unwrap())
+    }
+
+    fn norm(b: &mut GraphBuilder, x: NodeId) -> NodeId {
+        b.op("norm", Op::RmsNorm(RmsNorm { weight: None, epsilon: 1e-6 }), &[x]).unwrap()
+    }
+
+    fn add(b: &mut GraphBuilder, x: NodeId, y: NodeId) -> NodeId {
+        b.op("sum", Op::Add, &[x, y]).unwrap()
+    }
+
+    /// Which of all nodes are held for which, if the backend executes all but inputs and those left out.
+    fn plan(graph: &Graph, without: &[NodeId], chains: &[Chain]) -> Vec<(usize, usize)> {
+        let mut fusion = Fusion::default();
+        let nodes = || (0..graph.nodes().len()).map(NodeId);
+        let executed = |id: &NodeId| !matches!(graph.node(*id).op, Op::Input(_)) && !without.contains(id);
+        nodes().filter(executed).for_each(|id| fusion.prepare(graph, id, chains));
+        nodes().filter_map(|id| Some((id.0, fusion.holds(id)?.0))).collect()
+    }
+
+    #[test]
+    fn a_sum_is_computed_with_its_norm() {
+        let mut b = builder(2);
+        let [x, y] = two(&mut b);
+        let sum = add(&mut b, x, y);
+        // Filled by the host, so it does not come between.
+        b.input(InputKind::OutRows);
+        let normed = norm(&mut b, sum);
+        let graph = b.finish(&[sum, normed]);
+        assert_eq!(plan(&graph, &[], &ALL), [(sum.0, normed.0)]);
+        assert_eq!(plan(&graph, &[], &[]), []);
+        assert_eq!(plan(&graph, &[normed], &ALL), [], "the norm runs elsewhere");
+    }
+
+    #[test]
+    fn a_norm_before_the_sum_joins_if_nothing_else_reads_it() {
+        for read_twice in [false, true] {
+            let mut b = builder(2);
+            let [x, y] = two(&mut b);
+            let first = norm(&mut b, x);
+            let sum = add(&mut b, y, first);
+            let second = norm(&mut b, sum);
+            let outputs = if read_twice { vec![second, first] } else { vec![second] };
+            let graph = b.finish(&outputs);
+            let expected = match read_twice {
+                false => vec![(first.0, second.0), (sum.0, second.0)],
+                true => vec![(sum.0, second.0)],
+            };
+            assert_eq!(plan(&graph, &[], &ALL), expected);
+        }
+    }
+
+    #[test]
+    fn what_does_not_follow_at_once_or_reads_something_else_is_no_chain() {
+        let mut b = builder(2);
+        let [x, y] = two(&mut b);
+        let sum = add(&mut b, x, y);
+        let between = b.op("between", Op::Activation(Activation::Silu), &[sum]).unwrap();
+        let late = norm(&mut b, sum);
+        let other_sum = add(&mut b, between, late);
+        let of_another = norm(&mut b, x);
+        let graph = b.finish(&[other_sum, of_another]);
+        assert_eq!(plan(&graph, &[], &ALL), []);
+        assert_eq!(plan(&graph, &[between], &ALL), [], "what lies between runs on another backend");
+    }
+
+    #[test]
+    fn a_sum_of_a_value_with_itself_is_left_alone() {
+        let mut b = builder(2);
+        let [x, _] = two(&mut b);
+        let doubled = add(&mut b, x, x);
+        let normed = norm(&mut b, doubled);
+        assert_eq!(plan(&b.finish(&[normed]), &[], &ALL), []);
+    }
+
+    #[test]
+    fn a_new_graph_forgets_the_old_one() {
+        let graphs = [1, 3].map(|tokens| {
+            let mut b = builder(tokens);
+            let [x, y] = two(&mut b);
+            let sum = add(&mut b, x, y);
+            let normed = norm(&mut b, sum);
+            (b.finish(&[normed]), sum, normed)
+        });
+        let mut fusion = Fusion::default();
+        let (graph, sum, normed) = &graphs[0];
+        fusion.prepare(graph, *sum, &ALL);
+        fusion.prepare(graph, *normed, &ALL);
+        assert_eq!(fusion.holds(*sum), Some(*normed));
+        // Of the next graph, only the norm is ours, and its number is higher than all before.
+        fusion.prepare(&graphs[1].0, *normed, &ALL);
+        assert_eq!(fusion.holds(*sum), None);
+    }
+}

@@ -21,7 +21,8 @@ fn size_class(bytes: usize) -> usize {
 
 /// Buffers by id. An id is never given out twice, so that one given back is not mistaken for a later one.
 pub(crate) struct Pool<B> {
-    used: HashMap<usize, Memory<B>>,
+    /// Buffers with the bytes that were asked for.
+    used: HashMap<usize, (Memory<B>, usize)>,
     /// Free buffers, the one that was given back first in front: the memory that recent dispatches touch is taken
     /// last, so that fewer of the next ones wait for them.
     free: VecDeque<Memory<B>>,
@@ -46,7 +47,7 @@ impl<B: Buffer> Pool<B> {
                 // `index` is a position in the queue.
                 let Some(memory) = self.free.remove(index) else { return self.alloc_fresh(device, bytes) };
                 self.free_bytes -= class;
-                Ok(self.insert(memory))
+                Ok(self.insert(memory, bytes))
             }
             None => self.alloc_fresh(device, bytes),
         }
@@ -62,19 +63,19 @@ impl<B: Buffer> Pool<B> {
         let buffer = device
             .new_buffer("activations", class)
             .map_err(|error| backend_error(error, "a buffer", class))?;
-        Ok(self.insert(Memory::new(buffer)))
+        Ok(self.insert(Memory::new(buffer), bytes))
     }
 
-    fn insert(&mut self, memory: Memory<B>) -> BufferId {
+    fn insert(&mut self, memory: Memory<B>, bytes: usize) -> BufferId {
         let id = self.next;
         self.next += 1;
-        self.used.insert(id, memory);
+        self.used.insert(id, (memory, bytes));
         BufferId(id)
     }
 
     /// Gives a buffer back; a second time does nothing. Recordings that use it keep its memory.
     pub fn free(&mut self, id: BufferId) {
-        if let Some(memory) = self.used.remove(&id.0) {
+        if let Some((memory, _)) = self.used.remove(&id.0) {
             self.free_bytes += memory.buffer().length();
             self.free.push_back(memory);
             while self.free_bytes > KEEP_BYTES {
@@ -84,17 +85,16 @@ impl<B: Buffer> Pool<B> {
         }
     }
 
-    pub fn get(&self, id: BufferId) -> Result<&Memory<B>, BackendError> {
-        self.used.get(&id.0).ok_or(BackendError::UnknownHandle { kind: "buffer", id: id.0 })
-    }
-
-    /// A range of a buffer.
+    /// A range of a buffer, within the bytes that were asked for.
     pub fn slice(&self, id: BufferId, offset: usize, length: usize) -> Result<Slice<B>, BackendError> {
-        let memory = self.get(id)?;
-        memory.slice(offset, length).ok_or_else(|| BackendError::Length {
+        let found = self.used.get(&id.0);
+        let (memory, bytes) = found.ok_or(BackendError::UnknownHandle { kind: "buffer", id: id.0 })?;
+        let end = offset.saturating_add(length);
+        let slice = if end <= *bytes { memory.slice(offset, length) } else { None };
+        slice.ok_or_else(|| BackendError::Length {
             what: "range of a buffer".into(),
-            expected: memory.buffer().length(),
-            found: offset.saturating_add(length),
+            expected: *bytes,
+            found: end,
         })
     }
 }

@@ -123,7 +123,7 @@ fn the_first_failure_of_the_device_is_told_by_every_later_call() {
     let [from, to] = [(); 2].map(|()| backend.alloc_buffer(node.bytes()).unwrap());
     node.execute(&mut backend, from, to).unwrap();
     let Err(BackendError::Device(first)) = backend.synchronize() else { panic!("no deadline") };
-    assert!(first.contains("not done after") && first.contains("scaled"), "{first}");
+    assert!(first.contains("not done after"), "{first}");
     let later = [
         node.execute(&mut backend, from, to),
         backend.synchronize(),
@@ -155,8 +155,9 @@ fn buffers_are_recycled_by_size_and_fresh_ones_are_not() {
         backend.read_host(a, 0, &mut byte),
         Err(BackendError::UnknownHandle { kind: "buffer", id: a.0 })
     );
-    let past_the_end = backend.read_host(again, 1024, &mut byte);
-    assert!(matches!(past_the_end, Err(BackendError::Length { found: 1025, .. })), "{past_the_end:?}");
+    let past_the_end = backend.read_host(again, 990, &mut byte);
+    let length = BackendError::Length { what: "range of a buffer".into(), expected: 990, found: 991 };
+    assert_eq!(past_the_end, Err(length), "even if the class is larger");
 }
 
 #[test]

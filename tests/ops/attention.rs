@@ -3,6 +3,7 @@
 use crate::harness::*;
 use graph::ops::Attention;
 use graph::{Backend, BackendError, DType, GraphParams, GroupId, InputKind, Op, Shape, StatePart};
+use metal::Switches;
 use quant::Format;
 
 /// A batch of sequences and what their caches hold.
@@ -249,6 +250,30 @@ fn heads_windows_and_caches() {
                     let found = scene.run(tested.backend.as_mut()).unwrap();
                     check(&what, &found, &scene.reference(), bound(&tested, dtype));
                 }
+            }
+        }
+    }
+}
+
+#[test]
+fn every_tier_of_metal() {
+    let simple = Switches { flash: false, prefill_flash: false, ..Switches::default() };
+    let one_pass = Switches { prefill_flash: false, split_attention: false, ..Switches::default() };
+    let split = Switches { prefill_flash: false, attention_chunks: Some(3), ..Switches::default() };
+    for (tier, switches) in
+        [("classic", simple), ("flash", one_pass), ("split", split), ("tiles", Switches::default())]
+    {
+        let mut backend = metal(switches);
+        for (i, head_dim) in [64, 80, 96, 128, 192, 256].into_iter().enumerate() {
+            for dtype in [DType::F32, DType::F16, DType::Packed(Format::Q8_0)] {
+                let mut op = attention(4, 2, head_dim, [None, Some(13)][i % 2]);
+                op.soft_cap = [None, None, Some(1.5)][i % 3];
+                // Ends of tiles and of pages, one key for three splits, and a tile that is whole.
+                let sequences = [(1, 1), (33, 17), (21, 2), (48, 16), (37, 37)];
+                let scene = Scene::new(op, dtype, [16, 5][i % 2], &sequences, 3);
+                let found = scene.run(&mut backend).unwrap();
+                let bound = if tier == "tiles" && matches!(dtype, DType::Packed(_)) { 2e-7 } else { 1e-11 };
+                check(&format!("{tier} {op:?} {dtype}"), &found, &scene.reference(), bound);
             }
         }
     }

@@ -3,6 +3,7 @@
 use crate::harness::*;
 use graph::ops::{BatchMatMul, MatMul};
 use graph::{Op, Shape};
+use metal::Switches;
 use quant::Format;
 
 /// Error of products with quantised activations: 8 bits with a scale for 32 elements of a normal distribution, whose
@@ -72,6 +73,23 @@ fn products_with_every_format() {
                 }
             }
         }
+    }
+}
+
+#[test]
+fn many_tokens_without_tiles() {
+    let mut backend = metal(Switches { gemm: false, ..Switches::default() });
+    for format in Format::ALL {
+        let (rows, cols, tokens) = (11, if format.block_len() == 1 { 45 } else { 256 }, 19);
+        let mut random = Random::new(8);
+        let bytes = random_weights(format, rows, cols, &mut random);
+        let x = random.floats(tokens * cols);
+        let expected = product(&decoded(format, &bytes, rows * cols), &x, cols, None);
+        let mut case = Case::new(&mut backend, &params(1));
+        let input = case.floats(Shape::new(tokens, cols), &x);
+        let weight = case.weight("w", format, rows, cols, bytes);
+        let found = case.run(Op::MatMul(MatMul { weight, bias: None, logits: false }), &[input]);
+        check(&format!("{format}"), &found, &expected, FLOAT);
     }
 }
 

@@ -1,6 +1,6 @@
 //! What the backend can run: one table.
 
-use crate::ops::attention;
+use crate::ops::{attention, fused};
 use graph::{DType, FusedOp, Op, OpQuery, StateSpec};
 use quant::Format;
 
@@ -37,17 +37,20 @@ pub(crate) fn supports(query: &OpQuery<'_>) -> bool {
             matches!(query.output, DType::F32 | DType::I32)
                 && query.inputs.iter().all(|&input| input == query.output)
         }
-        // The heads of a packed cache are whole blocks, or a head's threads would share one.
         Op::FusedQkv(op) => {
-            let head_dim = op.rope.as_ref().map(|rope| rope.head_dim);
-            activations
-                && matrices()
-                && vectors(3)
-                && cache_type(query).is_some_and(|dtype| whole_heads(dtype, head_dim))
+            let cols = [0, 1, 2].map(|i| query.weights.get(i).map_or(0, |weight| weight.rows));
+            let norm = op.norms.and_then(|_| query.weights.get(query.weights.len().checked_sub(2)?));
+            let norm = norm.map(|weight| weight.elements());
+            let head_dim = |cache| fused::head_dim(op.rope.as_ref(), norm, cols, cache);
+            activations && matrices() && vectors(3) && cache_type(query).and_then(head_dim).is_some()
         }
         Op::QkvBiasRopeStore(op) => {
-            let head_dim = op.rope.as_ref().map(|rope| rope.head_dim);
-            activations && vectors(0) && cache_type(query).is_some_and(|dtype| whole_heads(dtype, head_dim))
+            let cols = match query.state {
+                Some(&StateSpec::Kv { key_cols, value_cols, .. }) => [op.query_cols, key_cols, value_cols],
+                _ => return false,
+            };
+            let head_dim = |cache| fused::head_dim(op.rope.as_ref(), None, cols, cache);
+            activations && vectors(0) && cache_type(query).and_then(head_dim).is_some()
         }
         Op::FusedFfn(_) => activations && matrices(),
     }
@@ -63,15 +66,6 @@ fn cache_type(query: &OpQuery<'_>) -> Option<DType> {
         }
         _ => None,
     }
-}
-
-/// Whether a head is a whole number of the cache's blocks, and of the four elements that a thread stores.
-fn whole_heads(dtype: DType, head_dim: Option<usize>) -> bool {
-    let block = match dtype {
-        DType::Packed(format) => format.block_len(),
-        _ => 4,
-    };
-    head_dim.is_none_or(|head_dim| head_dim.is_multiple_of(block))
 }
 
 /// The fused operations that the fusion pass may form.

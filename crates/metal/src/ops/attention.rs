@@ -139,6 +139,8 @@ struct Operands<B> {
     cache: Cache<B>,
     /// A score per head that takes part in the softmax without a value.
     sinks: Slice<B>,
+    /// Rows of the cache that are read, at most, for the counts.
+    keys_read: usize,
 }
 
 /// Attention of every query to the keys of its sequence.
@@ -148,7 +150,7 @@ pub(super) fn attention<D: Device>(
 ) -> std::result::Result<(), BackendError> {
     let (q, y) = (pass.input(0)?, pass.output()?);
     let sinks = nothing(&q.slice);
-    let operands = Operands {
+    let mut operands = Operands {
         y,
         positions: pass.input(2)?,
         ranges: pass.input(3)?,
@@ -156,8 +158,10 @@ pub(super) fn attention<D: Device>(
         cache: Cache::of(pass)?,
         sinks,
         q,
+        keys_read: 0,
     };
     let longest = check(pass, op, &operands)?;
+    operands.keys_read = longest.saturating_mul(operands.pages.shape.rows).min(operands.cache.keys.shape.rows);
     let [key_row_bytes, value_row_bytes] = operands.cache.row_bytes()?;
     let page_len = pass.page_len();
     let args = AttentionArgs {
@@ -247,8 +251,8 @@ fn launch<D: Device>(
         .reads(0, &operands.q)
         .writes(1, partial.unwrap_or(&operands.y))
         .bytes(2, args)
-        .reads(3, &operands.cache.keys)
-        .reads(4, &operands.cache.values)
+        .reads_some(3, &operands.cache.keys, args.key_row_bytes as usize * operands.keys_read)
+        .reads_some(4, &operands.cache.values, args.value_row_bytes as usize * operands.keys_read)
         .reads(5, &operands.positions)
         .reads(6, &operands.ranges)
         .reads(7, &operands.pages)

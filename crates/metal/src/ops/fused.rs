@@ -4,9 +4,9 @@ use super::cache::{self, QkvFinish};
 use super::elementwise;
 use super::matmul::{self, Product};
 use crate::device::Device;
-use crate::pass::{Pass, equal};
-use graph::ops::{FusedFfn, FusedQkv, QkvBiasRopeStore};
-use graph::{BackendError, DType, Shape};
+use crate::pass::{Pass, equal, invariant};
+use graph::ops::{FusedFfn, FusedQkv, QkvBiasRopeStore, Rope};
+use graph::{BackendError, DType, Shape, StatePart};
 
 /// Projections to query, key and value, biases, norms, rotation and store: the products of all three in one dispatch,
 /// the rest in another.
@@ -22,12 +22,8 @@ pub(super) fn qkv<D: Device>(pass: &mut Pass<'_, D>, op: &FusedQkv) -> Result<()
         Some(([query, key], epsilon)) => Some(([pass.weight(query)?, pass.weight(key)?], epsilon)),
         None => None,
     };
-    let head_dim = match (&op.rope, &norms) {
-        (Some(rope), _) => rope.head_dim,
-        (None, Some(([query, _], _))) => query.rows * query.cols,
-        // Nothing in the steps tells heads apart: any width that divides all will do.
-        (None, None) => common_width(weights.each_ref().map(|weight| weight.rows)),
-    };
+    let norm = norms.as_ref().map(|([query, _], _)| query.rows * query.cols);
+    let head_dim = stored_head_dim(pass, op.rope.as_ref(), norm, weights.each_ref().map(|weight| weight.rows))?;
     let cols = weights.iter().map(|weight| weight.rows).sum();
     let qkv = pass.scratch(DType::F32, Shape::new(x.shape.rows, cols))?;
     let product = Product { weights: &weights, biases: &biases, gate: None };
@@ -46,6 +42,17 @@ pub(super) fn qkv<D: Device>(pass: &mut Pass<'_, D>, op: &FusedQkv) -> Result<()
     cache::qkv_finish(pass, "finish", &finish)
 }
 
+fn stored_head_dim<D: Device>(
+    pass: &Pass<'_, D>,
+    rope: Option<&Rope>,
+    norm: Option<usize>,
+    cols: [usize; 3],
+) -> Result<usize, BackendError> {
+    let cache = pass.state(StatePart::Key)?.dtype;
+    head_dim(rope, norm, cols, cache)
+        .ok_or_else(|| invariant("columns of query, key and value", "whole heads", format!("{cols:?}")))
+}
+
 /// Biases, rotation and store after a product of all three.
 pub(super) fn qkv_bias_rope_store<D: Device>(
     pass: &mut Pass<'_, D>,
@@ -57,14 +64,9 @@ pub(super) fn qkv_bias_rope_store<D: Device>(
         Some([q, k, v]) => Some([pass.weight(q)?, pass.weight(k)?, pass.weight(v)?]),
         None => None,
     };
-    let head_dim = match &op.rope {
-        Some(rope) => rope.head_dim,
-        None => {
-            let keys = pass.state(graph::StatePart::Key)?.shape.cols;
-            let values = pass.state(graph::StatePart::Value)?.shape.cols;
-            common_width([op.query_cols, keys, values])
-        }
-    };
+    let keys = pass.state(StatePart::Key)?.shape.cols;
+    let values = pass.state(StatePart::Value)?.shape.cols;
+    let head_dim = stored_head_dim(pass, op.rope.as_ref(), None, [op.query_cols, keys, values])?;
     let finish = QkvFinish {
         qkv: &qkv,
         queries: &queries,
@@ -94,21 +96,47 @@ pub(super) fn ffn<D: Device>(pass: &mut Pass<'_, D>, op: &FusedFfn) -> Result<()
     elementwise::gated_step(pass, op.activation, &gate, &y, &y)
 }
 
-/// The widest head of a power of two up to 256 that divides all; 0 if none of at least 4 does.
-fn common_width(cols: [usize; 3]) -> usize {
-    let widths = [256, 128, 64, 32, 16, 8, 4];
-    widths.into_iter().find(|width| cols.iter().all(|cols| cols.is_multiple_of(*width))).unwrap_or(0)
+/// The width of a query or key head, by what tells: the rotation, the norm, or nothing, and then any width that divides the
+/// columns of query, key and value will do. `None` where the kernel cannot store such heads: it takes four elements a
+/// thread, and whole blocks of the cache's type.
+pub(crate) fn head_dim(
+    rope: Option<&Rope>,
+    norm: Option<usize>,
+    [query, key, value]: [usize; 3],
+    cache: DType,
+) -> Option<usize> {
+    let block = match cache {
+        DType::Packed(format) => format.block_len(),
+        _ => 4,
+    };
+    let fits = |&head_dim: &usize| {
+        let whole = head_dim > 0 && query.is_multiple_of(head_dim) && key.is_multiple_of(head_dim) && key > 0;
+        whole
+            && head_dim.is_multiple_of(block)
+            && value.is_multiple_of(key / head_dim)
+            && (value / (key / head_dim)).is_multiple_of(block)
+    };
+    match rope.map(|rope| rope.head_dim).or(norm) {
+        Some(head_dim) => Some(head_dim).filter(fits),
+        None => [256, 128, 64, 32, 16, 8, 4].into_iter().find(fits),
+    }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::common_width;
+    use super::head_dim;
+    use graph::DType;
+    use quant::Format;
 
     #[test]
     fn heads_of_a_common_width() {
-        assert_eq!(common_width([576, 192, 192]), 64);
-        assert_eq!(common_width([512, 256, 256]), 256);
-        assert_eq!(common_width([12, 4, 4]), 4);
-        assert_eq!(common_width([10, 4, 4]), 0);
+        let width = |cols, cache| head_dim(None, None, cols, cache);
+        assert_eq!(width([576, 192, 192], DType::F32), Some(64));
+        assert_eq!(width([512, 256, 256], DType::F16), Some(256));
+        assert_eq!(width([12, 4, 4], DType::F32), Some(4));
+        assert_eq!(width([12, 4, 4], DType::Packed(Format::Q8_0)), None);
+        assert_eq!(width([10, 4, 4], DType::F32), None);
+        assert_eq!(head_dim(None, Some(80), [160, 80, 80], DType::F16), Some(80));
+        assert_eq!(head_dim(None, Some(80), [160, 80, 80], DType::Packed(Format::Q8_0)), None);
     }
 }

@@ -8,7 +8,7 @@ pub(crate) mod attention;
 mod cache;
 mod elementwise;
 mod formats;
-mod fused;
+pub(crate) mod fused;
 mod inputs;
 mod matmul;
 mod norm;

@@ -47,8 +47,8 @@ fn bytes<T: bytemuck::NoUninit>(values: &[T]) -> Vec<u8> {
     bytemuck::cast_slice(values).to_vec()
 }
 
-fn floats(bytes: &[u8]) -> Vec<f32> {
-    bytemuck::pod_collect_to_vec(bytes)
+fn elements<T: bytemuck::AnyBitPattern>(bytes: &[u8]) -> Vec<T> {
+    bytes.chunks_exact(size_of::<T>()).map(bytemuck::pod_read_unaligned).collect()
 }
 
 /// Numbers that repeat after 97.
@@ -72,14 +72,18 @@ fn the_largest_elements_come_in_order_and_of_equals_the_first() {
             (3, bytes(&[cols as i32, k, 0])),
         ];
         let found = launch(library("softmax"), "top_k", &buffers, Size::width(2), Size::width(threads));
-        let indices: Vec<i32> = bytemuck::pod_collect_to_vec(&found[1]);
-        let values = floats(&found[2]);
+        let indices: Vec<i32> = elements(&found[1]);
+        let values: Vec<f32> = elements(&found[2]);
         for (row, x) in x.chunks(cols).enumerate() {
             let mut order: Vec<usize> = (0..cols).filter(|&i| !x[i].is_nan()).collect();
             order.sort_by(|&a, &b| x[b].total_cmp(&x[a]).then(a.cmp(&b)));
             for i in 0..7 {
                 let expected = order.get(i).map_or((-1, f32::NEG_INFINITY), |&at| (at as i32, x[at]));
-                assert_eq!((indices[row * 7 + i], values[row * 7 + i]), expected, "{cols} columns, row {row}, {i}");
+                assert_eq!(
+                    (indices[row * 7 + i], values[row * 7 + i]),
+                    expected,
+                    "{cols} columns, row {row}, {i}"
+                );
             }
         }
     }
@@ -103,10 +107,12 @@ fn a_sink_takes_its_share_of_the_softmax() {
     for head in 0..heads {
         let kv = head / 2;
         let at = |x: &[f32], key: usize, i: usize| f64::from(x[(key * kv_heads + kv) * 64 + i]);
-        let score = |key: usize| (0..64).map(|i| f64::from(q[head * 64 + i]) * at(&k, key, i)).sum::<f64>() / 8.0;
+        let score =
+            |key: usize| (0..64).map(|i| f64::from(q[head * 64 + i]) * at(&k, key, i)).sum::<f64>() / 8.0;
         let weights: Vec<f64> = (0..keys).map(|key| score(key).exp()).collect();
         let sum = weights.iter().sum::<f64>() + f64::from(sinks[head]).exp();
-        expected.extend((0..64).map(|i| (0..keys).map(|key| weights[key] * at(&v, key, i)).sum::<f64>() / sum));
+        expected
+            .extend((0..64).map(|i| (0..keys).map(|key| weights[key] * at(&v, key, i)).sum::<f64>() / sum));
     }
     let pages: Vec<i32> = (0..=keys as i32 / 16).collect();
     let shared = |y: usize, splits: i32| {
@@ -133,14 +139,16 @@ fn a_sink_takes_its_share_of_the_softmax() {
         ("attention_flash_f32_d64", 128, decode),
         ("attention_prefill_f32_d64", 128, library("attention_prefill")),
     ] {
-        let found = launch(source, kernel, &shared(heads * 64, 1), Size::new(heads, 1, 1), Size::width(threads));
-        check(kernel, &floats(&found[1]));
+        let found =
+            launch(source, kernel, &shared(heads * 64, 1), Size::new(heads, 1, 1), Size::width(threads));
+        check(kernel, &elements(&found[1]));
     }
     // More splits than keys fill: the last ones are empty.
     for splits in [2usize, 16] {
         let buffers = shared(heads * splits * 66, splits as i32);
         let groups = Size::new(heads, 1, splits);
-        let partial = launch(decode, "attention_flash_f32_d64", &buffers, groups, Size::width(128)).swap_remove(1);
+        let partial =
+            launch(decode, "attention_flash_f32_d64", &buffers, groups, Size::width(128)).swap_remove(1);
         let buffers = [
             (0, partial),
             (1, vec![0xff; heads * 64 * 4]),
@@ -148,6 +156,6 @@ fn a_sink_takes_its_share_of_the_softmax() {
             (3, bytes(&sinks)),
         ];
         let found = launch(decode, "attention_combine", &buffers, Size::new(1, heads, 1), Size::width(64));
-        check(&format!("{splits} splits"), &floats(&found[1]));
+        check(&format!("{splits} splits"), &elements(&found[1]));
     }
 }

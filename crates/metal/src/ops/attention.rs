@@ -161,7 +161,8 @@ pub(super) fn attention<D: Device>(
         keys_read: 0,
     };
     let longest = check(pass, op, &operands)?;
-    operands.keys_read = longest.saturating_mul(operands.pages.shape.rows).min(operands.cache.keys.shape.rows);
+    operands.keys_read =
+        longest.saturating_mul(operands.pages.shape.rows).min(operands.cache.keys.shape.rows);
     let [key_row_bytes, value_row_bytes] = operands.cache.row_bytes()?;
     let page_len = pass.page_len();
     let args = AttentionArgs {

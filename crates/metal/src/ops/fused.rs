@@ -23,7 +23,8 @@ pub(super) fn qkv<D: Device>(pass: &mut Pass<'_, D>, op: &FusedQkv) -> Result<()
         None => None,
     };
     let norm = norms.as_ref().map(|([query, _], _)| query.rows * query.cols);
-    let head_dim = stored_head_dim(pass, op.rope.as_ref(), norm, weights.each_ref().map(|weight| weight.rows))?;
+    let head_dim =
+        stored_head_dim(pass, op.rope.as_ref(), norm, weights.each_ref().map(|weight| weight.rows))?;
     let cols = weights.iter().map(|weight| weight.rows).sum();
     let qkv = pass.scratch(DType::F32, Shape::new(x.shape.rows, cols))?;
     let product = Product { weights: &weights, biases: &biases, gate: None };

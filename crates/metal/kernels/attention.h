@@ -22,8 +22,9 @@ inline int cache_row(int key, device const int* pages, constant AttentionArgs& a
     // Division is tens of instructions; pages are nearly always a power of two long.
     const int page = args.page_shift >= 0 ? key >> args.page_shift : key / args.page_len;
     if (page >= args.max_pages) return -1;
-    const int physical = pages[page], row = physical * args.page_len + (key - page * args.page_len);
-    return physical >= 0 && row < args.cache_rows ? row : -1;
+    const int physical = pages[page];
+    const long row = long(physical) * args.page_len + (key - page * args.page_len);
+    return physical >= 0 && row < args.cache_rows ? int(row) : -1;
 }
 
 inline int first_key(int position, constant AttentionArgs& args) { return max(0, position + 1 - args.window); }

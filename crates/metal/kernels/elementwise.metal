@@ -9,13 +9,12 @@ inline float4 activate4(float4 v) {
     return v;
 }
 
-// Four elements a thread, in a grid of one dimension: lanes next to each other read one line.
+// Four elements a thread, in a grid of exactly as many threads as that takes: lanes next to each other read one line.
 kernel void unary(device const float* x [[buffer(0)]],
                   device float* y [[buffer(1)]],
                   constant ElementwiseArgs& args [[buffer(2)]],
                   uint at [[thread_position_in_grid]]) {
     const ulong i = ulong(at) * 4;
-    if (i >= args.elements) return;
     const int count = int(min(args.elements - i, ulong(4)));
     float4 v = load4_partial(x + i, count);
     if (OPERATION == UNARY_SCALE) v *= args.factor;
@@ -33,7 +32,6 @@ kernel void binary(device const float* a [[buffer(0)]],
                    constant ElementwiseArgs& args [[buffer(3)]],
                    uint at [[thread_position_in_grid]]) {
     const ulong i = ulong(at) * 4;
-    if (i >= args.elements) return;
     const int count = int(min(args.elements - i, ulong(4)));
     float4 v = load4_partial(a + i, count), w;
     if (args.period == args.elements) {

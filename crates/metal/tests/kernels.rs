@@ -1,5 +1,5 @@
-//! Kernels that no operation of the graph asks for yet, launched directly: the largest elements of rows, and attention
-//! sinks.
+//! Kernels launched directly: what no operation of the graph asks for yet (the largest elements of rows, attention sinks),
+//! every variant of the norm, and what kernels do with indices that the host would have refused.
 
 use metal::device::*;
 use metal::library::Library;
@@ -18,9 +18,20 @@ fn launch(
     groups: Size,
     threads: Size,
 ) -> Vec<Vec<u8>> {
+    launch_with(library, kernel, &FunctionConstants::new(), buffers, groups, threads)
+}
+
+fn launch_with(
+    library: &Library,
+    kernel: &str,
+    constants: &FunctionConstants,
+    buffers: &[(usize, Vec<u8>)],
+    groups: Size,
+    threads: Size,
+) -> Vec<Vec<u8>> {
     let device = SimDevice::from_environment().expect("clang is installed");
     let compiled = device.new_library(library.name, &library.source(), &CompileOptions::default()).unwrap();
-    let pipeline = device.new_pipeline(&compiled, kernel, &FunctionConstants::new()).unwrap();
+    let pipeline = device.new_pipeline(&compiled, kernel, constants).unwrap();
     let queue = device.new_queue("test").unwrap();
     let mut commands = queue.new_command_buffer("test").unwrap();
     let mut encoder = commands.compute_encoder("test", DispatchMode::Serial);
@@ -49,6 +60,15 @@ fn bytes<T: bytemuck::NoUninit>(values: &[T]) -> Vec<u8> {
 
 fn elements<T: bytemuck::AnyBitPattern>(bytes: &[u8]) -> Vec<T> {
     bytes.chunks_exact(size_of::<T>()).map(bytemuck::pod_read_unaligned).collect()
+}
+
+/// Fails if the normalised mean squared error is above what sums in f32 explain.
+#[track_caller]
+fn check(what: &str, found: &[f32], expected: &[f64]) {
+    assert_eq!(found.len(), expected.len(), "{what}");
+    let error: f64 = found.iter().zip(expected).map(|(f, e)| (f64::from(*f) - e).powi(2)).sum();
+    let size: f64 = expected.iter().map(|e| e * e).sum();
+    assert!(error <= 1e-11 * size, "{what}: normalised mean squared error {:.1e}", error / size);
 }
 
 /// Numbers that repeat after 97.
@@ -128,11 +148,7 @@ fn a_sink_takes_its_share_of_the_softmax() {
             (8, bytes(&sinks)),
         ]
     };
-    let check = |what: &str, found: &[f32]| {
-        let error: f64 = found.iter().zip(&expected).map(|(f, e)| (f64::from(*f) - e).powi(2)).sum();
-        let size: f64 = expected.iter().map(|e| e * e).sum();
-        assert!(error <= 1e-11 * size, "{what}: normalised mean squared error {:.1e}", error / size);
-    };
+    let check = |what: &str, found: &[f32]| check(what, found, &expected);
     let decode = library("attention_decode");
     for (kernel, threads, source) in [
         ("attention_classic_f32", 32, decode),
@@ -157,5 +173,148 @@ fn a_sink_takes_its_share_of_the_softmax() {
         ];
         let found = launch(decode, "attention_combine", &buffers, Size::new(1, heads, 1), Size::width(64));
         check(&format!("{splits} splits"), &elements(&found[1]));
+    }
+}
+
+/// `x / rms(x) * weight`.
+fn normed(x: &[f64], weight: Option<&[f32]>, epsilon: f64) -> Vec<f64> {
+    let scale = 1.0 / (x.iter().map(|x| x * x).sum::<f64>() / x.len() as f64 + epsilon).sqrt();
+    x.iter().enumerate().map(|(i, x)| x * scale * weight.map_or(1.0, |weight| f64::from(weight[i]))).collect()
+}
+
+#[test]
+fn every_variant_of_the_norm_in_every_width() {
+    let rows = 3;
+    for (cols, kernel, threads) in [
+        (1, "rms_norm_1sg", 128),
+        (7, "rms_norm_1sg", 64),
+        (80, "rms_norm_1sg", 128),
+        (576, "rms_norm_1sg", 128),
+        (257, "rms_norm_row", 96),
+        (1000, "rms_norm_row", 256),
+        (6656, "rms_norm_row", 1024),
+        (6657, "rms_norm_row", 1024),
+    ] {
+        let (x, residual) = (numbers(rows * cols), numbers(rows * cols + 31)[31..].to_vec());
+        let (weight1, weight2) = (numbers(cols + 5)[5..].to_vec(), numbers(cols + 9)[9..].to_vec());
+        for variant in 0..8 {
+            let [first, sum] = [[false, false], [false, true], [true, true], [true, true]][variant / 2];
+            let [has_weight1, has_weight2] = [variant / 2 == 3, variant % 2 == 1];
+            let constants = FunctionConstants::new()
+                .set(0, ConstantValue::Bool(first))
+                .set(1, ConstantValue::Bool(has_weight1))
+                .set(2, ConstantValue::Bool(sum))
+                .set(3, ConstantValue::Bool(has_weight2));
+            let buffers = [
+                (0, bytes(&x)),
+                (1, vec![0xff; rows * cols * 4]),
+                (2, [bytes(&[rows as i32, cols as i32]), bytes(&[0.5f32, 1e-3])].concat()),
+                (3, bytes(&weight2)),
+                (4, bytes(&residual)),
+                (5, vec![0xff; rows * cols * 4]),
+                (6, bytes(&weight1)),
+            ];
+            let per_group = if kernel == "rms_norm_1sg" { threads / 32 } else { 1 };
+            let groups = Size::width(rows.div_ceil(per_group));
+            let found =
+                launch_with(library("norm"), kernel, &constants, &buffers, groups, Size::width(threads));
+            let what = format!("{kernel}, {cols} columns, variant {variant}");
+            let (mut totals, mut results) = (Vec::new(), Vec::new());
+            for (x, residual) in x.chunks(cols).zip(residual.chunks(cols)) {
+                let mut row: Vec<f64> = x.iter().copied().map(f64::from).collect();
+                if first {
+                    row = normed(&row, has_weight1.then_some(&weight1), 0.5);
+                }
+                if sum {
+                    row.iter_mut().zip(residual).for_each(|(x, r)| *x += f64::from(*r));
+                    totals.extend(&row);
+                }
+                results.extend(normed(&row, has_weight2.then_some(&weight2), 1e-3));
+            }
+            check(&what, &elements(&found[1]), &results);
+            if sum {
+                check(&format!("{what}, sum"), &elements(&found[5]), &totals);
+            }
+        }
+    }
+}
+
+#[test]
+fn indices_outside_a_table_or_cache_touch_nothing() {
+    // Rows of a table of four, of 20 floats.
+    let table = numbers(80);
+    let indices = [2i32, -1, 4, i32::MAX, i32::MIN, 0];
+    let buffers = [
+        (0, bytes(&table)),
+        (1, bytes(&indices)),
+        (2, vec![0xff; 6 * 80]),
+        (3, [bytes(&[80u64]), bytes(&[20i32, 4])].concat()),
+    ];
+    let found = launch(library("rows"), "get_rows_F32", &buffers, Size::new(2, 6, 1), Size::width(1));
+    let found: Vec<f32> = elements(&found[2]);
+    for (row, index) in found.chunks(20).zip(indices) {
+        let expected = match usize::try_from(index) {
+            Ok(index) if index < 4 => &table[index * 20..][..20],
+            _ => &[0.0; 20],
+        };
+        assert_eq!(row, expected, "row {index}");
+    }
+
+    // A cache of three rows of 8 floats.
+    let x = numbers(32);
+    let rows = [1i32, 3, -1, i32::MIN];
+    let buffers = [
+        (0, bytes(&x)),
+        (1, bytes(&x)),
+        (2, vec![0; 96]),
+        (3, vec![0; 96]),
+        (4, bytes(&rows)),
+        (5, [bytes(&[32u64, 32]), bytes(&[8i32, 8, 3, 0])].concat()),
+    ];
+    let found = launch(library("cache"), "kv_store_f32", &buffers, Size::new(1, 4, 2), Size::width(8));
+    let expected = [[0.0; 8].as_slice(), &x[..8], &[0.0; 8]].concat();
+    assert_eq!(elements::<f32>(&found[2]), expected);
+    assert_eq!(elements::<f32>(&found[3]), expected);
+}
+
+#[test]
+fn keys_without_a_page_are_not_seen() {
+    let keys = 40usize;
+    let (q, k) = (numbers(64), numbers(48 * 64));
+    let mut v = numbers(48 * 64 + 5)[5..].to_vec();
+    // Logical pages 0 and 2 are missing in different ways; what is left is page 1, in the first rows of the cache.
+    for pages in [[-1, 0, 3], [7, 0, -9], [i32::MAX, 0, i32::MIN]] {
+        let score =
+            |key: usize| (0..64).map(|i| f64::from(q[i]) * f64::from(k[key * 64 + i])).sum::<f64>() / 8.0;
+        let weights: Vec<f64> = (0..16).map(|key| score(key).exp()).collect();
+        let sum: f64 = weights.iter().sum();
+        // Rows that no key leads to hold no numbers.
+        v[16 * 64..].fill(f32::NAN);
+        let expected: Vec<f64> = (0..64)
+            .map(|i| (0..16).map(|key| weights[key] * f64::from(v[key * 64 + i])).sum::<f64>() / sum)
+            .collect();
+        for (name, kernel, threads) in [
+            ("attention_decode", "attention_classic_f32", 32),
+            ("attention_decode", "attention_flash_f32_d64", 128),
+            ("attention_prefill", "attention_prefill_f32_d64", 128),
+        ] {
+            let mut args = attention_args(1, 1, 32, 1);
+            args.truncate(args.len() - 12);
+            args.extend(bytes(&[0i32]));
+            args.extend(bytes(&[0.125f32, 0.0]));
+            let buffers = [
+                (0, bytes(&q)),
+                (1, vec![0xff; 256]),
+                (2, args),
+                (3, bytes(&k)),
+                (4, bytes(&v)),
+                (5, bytes(&[keys as i32 - 1])),
+                (6, bytes(&[0i32, 1])),
+                (7, bytes(&pages)),
+                (8, bytes(&[0f32])),
+            ];
+            let found = launch(library(name), kernel, &buffers, Size::width(1), Size::width(threads));
+            check(&format!("{kernel} {pages:?}"), &elements(&found[1]), &expected);
+        }
     }
 }

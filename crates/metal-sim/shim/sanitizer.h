@@ -189,6 +189,8 @@ template <bool writes> __attribute__((noinline)) void look_closely(Lane* lane, u
 template <bool writes> METAL_SIM_INLINE void check_access(const void* pointer, uint64_t size, uint64_t place) {
   uint64_t address = uint64_t(pointer);
   if (is_on_own_stack(address)) return;
+  // Constants that are computed when the library is loaded, on no fiber's stack.
+  if (__builtin_expect(!runtime, 0)) return;
   Lane* lane = current_lane();
   Sanitizer* sanitizer = lane->threadgroup->sanitizer;
   if (__builtin_expect(--sanitizer->steps >= 0 && size <= 16, 1) && is_plain_access<writes>(lane, sanitizer, address, size, place)) return;

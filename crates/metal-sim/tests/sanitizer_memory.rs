@@ -87,7 +87,7 @@ fn accesses_outside_of_threadgroup_memory_and_arrays() {
 
 #[test]
 fn accesses_inside_of_everything() {
-    for kernel in ["guarded", "padded_tail", "whole_arrays"] {
+    for kernel in ["guarded", "padded_tail", "whole_arrays", "computed_constants"] {
         clean(SOURCE, run(kernel));
     }
     clean(SOURCE, |lab| {

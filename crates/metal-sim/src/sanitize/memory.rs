@@ -135,15 +135,24 @@ impl Tracked {
             self.mark_written(offset, length);
             return;
         }
-        let from_bits = from.bits();
-        let states: Vec<bool> = (from_offset..from_offset + length)
-            .map(|bit| from_bits[bit / 8].load(Ordering::Relaxed) >> (bit % 8) & 1 != 0)
-            .collect();
         if self.all_written.load(Ordering::Relaxed) {
             return;
         }
-        let bits = self.bits();
-        for (bit, written) in (offset..offset + length).zip(states) {
+        let (bits, from_bits) = (self.bits(), from.bits());
+        let whole = if offset.is_multiple_of(8) && from_offset.is_multiple_of(8) { length / 8 } else { 0 };
+        // The ranges may overlap: everything is read before anything is written.
+        let bytes: Vec<u8> = from_bits[from_offset / 8..]
+            .iter()
+            .take(whole)
+            .map(|byte| byte.load(Ordering::Relaxed))
+            .collect();
+        let rest: Vec<bool> = (from_offset + 8 * whole..from_offset + length)
+            .map(|bit| from_bits[bit / 8].load(Ordering::Relaxed) >> (bit % 8) & 1 != 0)
+            .collect();
+        for (to, byte) in bits[offset / 8..].iter().zip(bytes) {
+            to.store(byte, Ordering::Relaxed);
+        }
+        for (bit, written) in (offset + 8 * whole..).zip(rest) {
             let mask = 1u8 << (bit % 8);
             if written {
                 bits[bit / 8].fetch_or(mask, Ordering::Relaxed);
@@ -409,6 +418,8 @@ mod tests {
         copy.mark_written(0, 20);
         copy.copy_written(10, &tracked, 0, 10);
         assert_eq!(written(&copy), (0..10).chain([13, 14]).collect::<Vec<_>>());
+        copy.copy_written(16, &copy, 0, 29);
+        assert_eq!(written(&copy), (0..10).chain([13, 14]).chain(16..26).chain([29, 30]).collect::<Vec<_>>());
         assert!(!copy.written_bits().is_null());
         copy.mark_written(0, 100);
         assert!(copy.written_bits().is_null());

@@ -251,9 +251,14 @@ fn encode<D: Device>(
         encoder.set_threadgroup_memory(*slot, *length)?;
     }
     match dispatch.grid {
-        Grid::Threadgroups(groups) => encoder.dispatch_threadgroups(groups, dispatch.threads),
-        Grid::Threads(threads) => encoder.dispatch_threads(threads, dispatch.threads),
+        Grid::Threadgroups(groups) => encoder.dispatch_threadgroups(groups, dispatch.threads)?,
+        Grid::Threads(threads) => encoder.dispatch_threads(threads, dispatch.threads)?,
     }
+    // Bindings stay: the next kernel would be charged for this one's threadgroup memory, on top of its own.
+    for (slot, _) in &dispatch.threadgroup_memory {
+        encoder.set_threadgroup_memory(*slot, 0)?;
+    }
+    Ok(())
 }
 
 #[cfg(test)]

@@ -152,17 +152,20 @@ struct LibraryDescriptor {
 extern const Runtime* runtime __attribute__((visibility("hidden")));
 
 METAL_SIM_UNCHECKED_BEGIN
-// The lane whose stack this is: its address lies at the top of the stack.
-METAL_SIM_INLINE Lane* current_lane() {
-  uintptr_t stack_pointer;
+METAL_SIM_INLINE uintptr_t stack_pointer() {
+  uintptr_t value;
 #if defined(__x86_64__)
-  asm("movq %%rsp, %0" : "=r"(stack_pointer));
+  asm("movq %%rsp, %0" : "=r"(value));
 #elif defined(__aarch64__)
-  asm("mov %0, sp" : "=r"(stack_pointer));
+  asm("mov %0, sp" : "=r"(value));
 #else
 #error "unsupported host"
 #endif
-  return *reinterpret_cast<Lane* const*>((stack_pointer | (stack_size - 1)) + 1 - sizeof(Lane*));
+  return value;
+}
+// The lane whose stack this is: its address lies at the top of the stack.
+METAL_SIM_INLINE Lane* current_lane() {
+  return *reinterpret_cast<Lane* const*>((stack_pointer() | (stack_size - 1)) + 1 - sizeof(Lane*));
 }
 METAL_SIM_UNCHECKED_END
 

@@ -66,7 +66,7 @@ struct SanitizerHooks {
 METAL_SIM_UNCHECKED_BEGIN
 
 METAL_SIM_INLINE bool is_on_own_stack(uint64_t address) {
-  return ((address ^ uint64_t(__builtin_frame_address(0))) & ~uint64_t(stack_size - 1)) == 0;
+  return ((address ^ stack_pointer()) & ~uint64_t(stack_size - 1)) == 0;
 }
 METAL_SIM_INLINE bool may_be_unordered(uint64_t earlier, uint64_t stamp, uint64_t from) {
   uint64_t difference = earlier ^ stamp;
@@ -96,39 +96,28 @@ METAL_SIM_INLINE void record_read(ShadowCell* cell, uint64_t stamp, uint64_t fro
   cell->read_places[slot] = place;
 }
 
-// What most accesses need, in few instructions; false for those that need a closer look.
-template <bool writes> METAL_SIM_INLINE bool is_plain_access(Lane* lane, Sanitizer* sanitizer, uint64_t address, uint64_t size, uint64_t place) {
-  const Region* region = sanitizer->regions + sanitizer->region_of_place[(place ^ place >> 10) & 1023];
-  uint64_t offset = address - region->start;
-  if (offset >= region->length || size > region->length - offset) return false;
-  if (region->kind == region_ignored) return true;
-  if (unsigned char* written = region->written) {
-    uint64_t byte = address - region->memory_start;
-    uint32_t bits, mask = ((1u << size) - 1) << byte % 8;
-    __builtin_memcpy(&bits, written + byte / 8, sizeof bits);
-    if ((bits & mask) != mask) {
-      if (!writes) return false;
-      bits |= mask;
-      __builtin_memcpy(written + byte / 8, &bits, sizeof bits);
-    }
-  }
-  if (const Shadow* shadow = region->shadow) {
-    uint64_t start = address - shadow->start;
-    uint32_t shift = shadow->granule_shift;
-    if ((start | size) & ((1u << shift) - 1)) return false;
-    uint64_t stamp = lane->simdgroup->stamps[region->kind] | lane->lane, from = sanitizer->unordered_from[region->kind];
-    uint32_t relative = uint32_t(place - sanitizer->library);
-    ShadowCell* cell = shadow->cells + (start >> shift);
-    for (ShadowCell* end = cell + (size >> shift); cell < end; cell++) {
-      if (cell->flags || may_be_unordered(cell->write, stamp, from)) return false;
-      if (writes) {
-        if (may_be_unordered(cell->reads[0], stamp, from) || may_be_unordered(cell->reads[1], stamp, from)) return false;
-        cell->write = stamp;
-        cell->write_place = relative;
-      } else {
-        if (region->kind == region_threadgroup && cell->write < from) return false;
-        record_read(cell, stamp, from, relative);
-      }
+template <bool writes> void look_closely(Lane* lane, uint64_t address, uint64_t size, uint64_t place);
+
+// The granules of an access of at most 16 bytes that lies inside of the region.
+template <bool writes> __attribute__((noinline)) void check_granules(Lane* lane, const Region* region, uint64_t address, uint64_t size, uint64_t place) {
+  Sanitizer* sanitizer = lane->threadgroup->sanitizer;
+  const Shadow* shadow = region->shadow;
+  uint64_t start = address - shadow->start;
+  uint32_t shift = shadow->granule_shift;
+  if ((start | size) & ((1u << shift) - 1)) return look_closely<writes>(lane, address, size, place);
+  uint64_t stamp = lane->simdgroup->stamps[region->kind] | lane->lane, from = sanitizer->unordered_from[region->kind];
+  uint32_t relative = uint32_t(place - sanitizer->library);
+  ShadowCell* cell = shadow->cells + (start >> shift);
+  for (ShadowCell* end = cell + (size >> shift); cell < end; cell++) {
+    if (cell->flags || may_be_unordered(cell->write, stamp, from)) return look_closely<writes>(lane, address, size, place);
+    if (writes) {
+      if (may_be_unordered(cell->reads[0], stamp, from) || may_be_unordered(cell->reads[1], stamp, from))
+        return look_closely<writes>(lane, address, size, place);
+      cell->write = stamp;
+      cell->write_place = relative;
+    } else {
+      if (region->kind == region_threadgroup && cell->write < from) return look_closely<writes>(lane, address, size, place);
+      record_read(cell, stamp, from, relative);
     }
   }
   if (!writes) {
@@ -136,7 +125,30 @@ template <bool writes> METAL_SIM_INLINE bool is_plain_access(Lane* lane, Sanitiz
     sanitizer->last_place = place;
     sanitizer->last_lane = lane;
   }
-  return true;
+}
+
+// What most accesses need, in few instructions.
+template <bool writes> METAL_SIM_INLINE void check_small_access(Lane* lane, Sanitizer* sanitizer, uint64_t address, uint64_t size, uint64_t place) {
+  const Region* region = sanitizer->regions + sanitizer->region_of_place[(place ^ place >> 10) & 1023];
+  uint64_t offset = address - region->start;
+  if (offset >= region->length || size > region->length - offset) return look_closely<writes>(lane, address, size, place);
+  if (region->kind == region_ignored) return;
+  if (unsigned char* written = region->written) {
+    uint64_t byte = address - region->memory_start;
+    uint32_t bits, mask = ((1u << size) - 1) << byte % 8;
+    __builtin_memcpy(&bits, written + byte / 8, sizeof bits);
+    if ((bits & mask) != mask) {
+      if (!writes) return look_closely<writes>(lane, address, size, place);
+      bits |= mask;
+      __builtin_memcpy(written + byte / 8, &bits, sizeof bits);
+    }
+    if (!writes && !region->shadow) {
+      sanitizer->last_end = address + size;
+      sanitizer->last_place = place;
+      sanitizer->last_lane = lane;
+    }
+  }
+  if (region->shadow) check_granules<writes>(lane, region, address, size, place);
 }
 
 // The same with everything that can be wrong. What the first look has noted already is this access itself.
@@ -193,7 +205,7 @@ template <bool writes> METAL_SIM_INLINE void check_access(const void* pointer, u
   if (__builtin_expect(!runtime, 0)) return;
   Lane* lane = current_lane();
   Sanitizer* sanitizer = lane->threadgroup->sanitizer;
-  if (__builtin_expect(--sanitizer->steps >= 0 && size <= 16, 1) && is_plain_access<writes>(lane, sanitizer, address, size, place)) return;
+  if (__builtin_expect(--sanitizer->steps >= 0 && size <= 16, 1)) return check_small_access<writes>(lane, sanitizer, address, size, place);
   look_closely<writes>(lane, address, size, place);
 }
 }  // namespace metal_sim

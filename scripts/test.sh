@@ -58,15 +58,20 @@ fi
 if clang; then
     without=
 else
-    without="--exclude smelt-metal-sim"
-    echo "NOT RUN metal-sim tests, missing: clang (Debian: clang-19 libclang-rt-19-dev lld-19)" >> "$summary"
+    without="--exclude smelt-metal-sim --exclude smelt-sim-ptx"
+    echo "NOT RUN metal-sim and sim-ptx tests, missing: clang (Debian: clang-19 libclang-rt-19-dev lld-19)" >> "$summary"
 fi
-# Unquoted: nothing, or two words.
+# Unquoted: nothing, or several words.
 # shellcheck disable=SC2086
 stage "release tests" cargo test --locked --release --workspace $without --no-fail-fast
 if [ "${1:-all}" != release ]; then
     # shellcheck disable=SC2086
     stage "debug tests: overflow checks and debug assertions" cargo test --locked --workspace $without --no-fail-fast
+fi
+if [ -e /dev/nvidiactl ] && clang; then
+    stage "Metal kernels on an NVIDIA GPU" cargo test --locked --release -p smelt-sim-ptx --test gpu -- --ignored
+else
+    echo "NOT RUN Metal kernels on an NVIDIA GPU, missing: the GPU or clang" >> "$summary"
 fi
 if ! uname -m | grep -qx "aarch64\|arm64"; then
     if missing=$(scripts/test-aarch64.sh missing); then

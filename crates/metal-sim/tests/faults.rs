@@ -105,6 +105,7 @@ fn two_queues_on_two_threads_do_not_disturb_each_other() {
                     device: lab.device.clone(),
                     library: lab.library.clone(),
                     queue: lab.device.new_queue(kernel).unwrap(),
+                    source: (String::new(), String::new(), MathMode::Fast),
                 };
                 for _ in 0..20 {
                     let (input, out) = (other.buffer(&[0i32; 64]), other.buffer(&[0i32; 64]));

@@ -2,6 +2,7 @@
 
 mod cache;
 mod clang;
+mod cross;
 mod shim;
 
 use std::fmt;
@@ -12,6 +13,7 @@ use std::path::{Path, PathBuf};
 use metal::device::{CompileOptions, MathMode};
 
 pub use clang::Clang;
+pub use cross::{Target, cross_compile};
 
 use crate::runtime::{LoadError, Module};
 use crate::scan::{self, Diagnostic};

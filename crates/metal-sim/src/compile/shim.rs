@@ -55,7 +55,17 @@ pub(super) fn fingerprint() -> &'static str {
 
 /// Writes the headers below the cache directory, unless they are there; returns their directory.
 pub(super) fn install(cache: &Path) -> Result<PathBuf, Error> {
-    let directory = cache.join(format!("shim-{}", &fingerprint()[..16]));
+    install_for(cache, &[])
+}
+
+/// The same with some headers replaced.
+pub(super) fn install_for(cache: &Path, replaced: &[(&str, &str)]) -> Result<PathBuf, Error> {
+    let mut identity = fingerprint().to_owned();
+    if !replaced.is_empty() {
+        let parts: Vec<&str> = replaced.iter().flat_map(|&(name, text)| [name, text]).collect();
+        identity = cache::key(&[&identity, &cache::key(&parts)]);
+    }
+    let directory = cache.join(format!("shim-{}", &identity[..16]));
     let complete = directory.join("complete");
     if complete.is_file() {
         return Ok(directory);
@@ -70,7 +80,7 @@ pub(super) fn install(cache: &Path) -> Result<PathBuf, Error> {
             .and_then(|()| fs::rename(&part, &path));
         result.map_err(|source| Error::Io { action: format!("writing {}", path.display()), source })
     };
-    for (name, text) in HEADERS {
+    for (name, text) in HEADERS.iter().chain(replaced) {
         write(name, text)?;
     }
     for name in BLANK {

@@ -11,12 +11,13 @@ use metal::device::{
     Result, Size,
 };
 
+use super::argument::check_argument;
 use super::buffer::SimBuffer;
 use super::pipeline::SimPipeline;
 use super::queue::{SimSubmission, Work};
 use super::watch;
 use crate::runtime::layout::Uint3;
-use crate::runtime::{Argument, ArgumentKind, Launch, SLOTS};
+use crate::runtime::{ArgumentKind, Launch, SLOTS};
 use crate::sanitize::{Sanitizer, Timeline};
 
 /// What references refer to whose function constant says that they do not exist.
@@ -177,47 +178,6 @@ impl SimEncoder<'_> {
         &self.command_buffer.limits
     }
 
-    /// Checks one parameter of the kernel against what is bound.
-    fn check_argument(&self, kernel: &str, argument: &Argument) -> Result<()> {
-        let unbound = |space: &str| Error::Unbound {
-            kernel: kernel.to_owned(),
-            slot: format!("{space}({})", argument.slot),
-            parameter: argument.name.clone(),
-        };
-        match argument.kind {
-            ArgumentKind::Builtin => Ok(()),
-            ArgumentKind::Threadgroup if argument.optional || self.dynamic_memory[argument.slot] > 0 => {
-                Ok(())
-            }
-            ArgumentKind::Threadgroup => Err(unbound("threadgroup")),
-            ArgumentKind::Buffer => {
-                let Some(binding) = &self.bindings[argument.slot] else {
-                    return if argument.optional { Ok(()) } else { Err(unbound("buffer")) };
-                };
-                let wrong = |reason: String| Error::BindingTooSmall {
-                    kernel: kernel.to_owned(),
-                    slot: argument.slot,
-                    parameter: argument.name.clone(),
-                    reason,
-                };
-                if argument.reference && binding.length() < argument.size {
-                    return Err(wrong(format!(
-                        "{} bytes bound, the kernel reads an object of {}",
-                        binding.length(),
-                        argument.size
-                    )));
-                }
-                if !(binding.address() as usize).is_multiple_of(argument.alignment) {
-                    return Err(wrong(format!(
-                        "bound at an address that is no multiple of {}, the alignment of its type",
-                        argument.alignment
-                    )));
-                }
-                Ok(())
-            }
-        }
-    }
-
     fn dispatch(&mut self, threadgroups: Size, threads: Size, grid: Size) -> Result<()> {
         let pipeline = self.pipeline.clone().ok_or(Error::NoPipeline)?;
         let kernel = pipeline.name();
@@ -234,7 +194,12 @@ impl SimEncoder<'_> {
             return Err(Error::EmptyGrid { kernel: kernel.to_owned(), grid });
         };
         for argument in &pipeline.shared.kernel.arguments {
-            self.check_argument(kernel, argument)?;
+            let bound = match argument.kind {
+                ArgumentKind::Buffer => self.bindings[argument.slot].as_ref(),
+                _ => None,
+            };
+            let bound = bound.map(|binding| (binding.length(), binding.address() as usize));
+            check_argument(kernel, argument, bound, |slot| self.dynamic_memory[slot] > 0)?;
         }
         let dynamic: usize = self.dynamic_memory.iter().map(|&length| length as usize).sum();
         limits.check_threadgroup_memory(kernel, dynamic)?;

@@ -1,5 +1,6 @@
 //! The simulator as a [`metal::device::Device`].
 
+mod argument;
 mod buffer;
 mod encoder;
 mod pipeline;
@@ -14,6 +15,7 @@ use std::time::Duration;
 
 use metal::device::{Capabilities, CompileOptions, Device, Error, FunctionConstants, Limits, Result};
 
+pub use argument::{check_argument, constant_values};
 pub use buffer::SimBuffer;
 pub use encoder::{SimCommandBuffer, SimEncoder};
 pub use pipeline::{SimLibrary, SimPipeline};

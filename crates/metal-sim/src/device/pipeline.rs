@@ -2,9 +2,10 @@
 
 use std::sync::Arc;
 
-use metal::device::{ConstantValue, Error, FunctionConstants, Limits, Pipeline, Result};
+use metal::device::{Error, FunctionConstants, Limits, Pipeline, Result};
 
-use crate::runtime::{Constant, Kernel, Module, SIMD_WIDTH};
+use super::argument::constant_values;
+use crate::runtime::{Kernel, Module, SIMD_WIDTH};
 
 /// Compiled MSL.
 #[derive(Clone, Debug)]
@@ -56,18 +57,7 @@ impl SimLibrary {
             name: name.to_owned(),
             library: self.label.to_string(),
         })?;
-        let declared = self.module.constants();
-        let count = declared.iter().map(|constant| constant.index as usize + 1).max().unwrap_or(0);
-        let mut values = vec![0u64; count];
-        let mut defined = vec![0u8; count];
-        for (index, value) in constants.iter() {
-            // Values for constants that the library does not declare are ignored, as Metal does.
-            for constant in declared.iter().filter(|constant| constant.index == index) {
-                check_type(name, constant, value)?;
-                values[index as usize] = value.bits();
-                defined[index as usize] = 1;
-            }
-        }
+        let (values, defined) = constant_values(name, self.module.constants(), constants)?;
         let max_threads = kernel.max_threads.unwrap_or(limits.max_threads_per_threadgroup);
         Ok(SimPipeline {
             shared: Arc::new(Specialised {
@@ -81,33 +71,6 @@ impl SimLibrary {
             }),
         })
     }
-}
-
-fn check_type(kernel: &str, constant: &Constant, value: ConstantValue) -> Result<()> {
-    let declared = match constant.type_name.as_str() {
-        "int8_t" => "char",
-        "uint8_t" | "unsigned char" => "uchar",
-        "int16_t" => "short",
-        "uint16_t" | "unsigned short" => "ushort",
-        "int32_t" => "int",
-        "uint32_t" | "unsigned int" | "unsigned" => "uint",
-        "int64_t" => "long",
-        "uint64_t" | "size_t" | "unsigned long" => "ulong",
-        other => other,
-    };
-    let known = ["bool", "char", "uchar", "short", "ushort", "int", "uint", "long", "ulong", "float", "half"];
-    if known.contains(&declared) && declared != value.type_name() {
-        return Err(Error::FunctionConstant {
-            kernel: kernel.to_owned(),
-            reason: format!(
-                "function constant {} ('{}') is a {declared}, the value a {}",
-                constant.index,
-                constant.name,
-                value.type_name()
-            ),
-        });
-    }
-    Ok(())
 }
 
 impl Pipeline for SimPipeline {

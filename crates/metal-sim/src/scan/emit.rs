@@ -29,10 +29,47 @@ pub fn translate_for_lint(text: &str, scan: &Scan) -> String {
     out
 }
 
-fn rewritten(text: &str, scan: &Scan, header: &str) -> String {
+/// One entry point of a library for whoever emits a table of its own.
+#[derive(Clone, Debug)]
+pub struct EntryPoint {
+    /// Name on the host side.
+    pub host_name: String,
+    /// The C++ type whose `run` calls the kernel with its parameters filled in.
+    pub entry: String,
+}
+
+/// All entry points, in the order of the table that [`translate`] writes.
+///
+/// # Errors
+/// As for [`translate`].
+pub fn entry_points(scan: &Scan) -> Result<Vec<EntryPoint>, String> {
+    let entries = entries(scan)?.into_iter();
+    Ok(entries
+        .map(|(host_name, kernel, expression)| EntryPoint {
+            host_name,
+            entry: entry_type(kernel, &expression),
+        })
+        .collect())
+}
+
+fn entry_type(kernel: &Kernel, expression: &str) -> String {
+    let mut attributes = String::new();
+    for parameter in &kernel.parameters {
+        let _ = match parameter.binding {
+            Binding::Buffer(slot) => write!(attributes, ", metal_sim::Buffer<{slot}>"),
+            Binding::Threadgroup(slot) => write!(attributes, ", metal_sim::ThreadgroupMemory<{slot}>"),
+            Binding::Builtin(name) => write!(attributes, ", metal_sim::{name}"),
+        };
+    }
+    format!("metal_sim::Entry<{expression}{attributes}>")
+}
+
+/// The rewritten source behind an include of `header`.
+pub fn rewritten(text: &str, scan: &Scan, header: &str) -> String {
     let mut out = String::with_capacity(text.len() * 2);
     swizzles(&mut out, &scan.swizzles);
-    let _ = writeln!(out, "#include \"{header}\"");
+    // In brackets: a file of that name where the compiler runs is not meant.
+    let _ = writeln!(out, "#include <{header}>");
     let mut at = 0;
     for edit in &scan.edits {
         out.push_str(&text[at..edit.start]);
@@ -102,21 +139,15 @@ fn entry_table(out: &mut String, scan: &Scan, only: Option<&str>) -> Result<(), 
         if !seen.insert(host_name.clone()) {
             return Err(format!("two kernels are called '{host_name}'"));
         }
-        let mut attributes = String::new();
         let mut names = String::new();
         let mut optional = 0u64;
         for (index, parameter) in kernel.parameters.iter().enumerate() {
-            let _ = match parameter.binding {
-                Binding::Buffer(slot) => write!(attributes, ", metal_sim::Buffer<{slot}>"),
-                Binding::Threadgroup(slot) => write!(attributes, ", metal_sim::ThreadgroupMemory<{slot}>"),
-                Binding::Builtin(name) => write!(attributes, ", metal_sim::{name}"),
-            };
             let _ = write!(names, "\"{}\", ", parameter.name);
             if parameter.optional && index < 64 {
                 optional |= 1 << index;
             }
         }
-        let entry = format!("metal_sim::Entry<{expression}{attributes}>");
+        let entry = entry_type(kernel, expression);
         let _ = writeln!(out, "static const char* const metal_sim_names_{number}[] = {{{names}nullptr}};");
         let _ = writeln!(
             rows,

@@ -15,7 +15,7 @@ mod token;
 use std::fmt;
 
 pub use declarations::{scan, scan_for_lint};
-pub use emit::{translate, translate_for_lint};
+pub use emit::{EntryPoint, entry_points, rewritten, translate, translate_for_lint};
 
 /// One complaint about the source.
 #[derive(Clone, Debug, PartialEq, Eq)]

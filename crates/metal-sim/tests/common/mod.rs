@@ -30,6 +30,8 @@ pub struct Lab {
     pub device: SimDevice,
     pub library: SimLibrary,
     pub queue: SimQueue,
+    /// Name, text and mode of arithmetic of the library's source; empty for one without.
+    pub source: (String, String, MathMode),
 }
 
 impl Lab {
@@ -44,7 +46,8 @@ impl Lab {
     pub fn on(device: SimDevice, name: &str, source: &str, options: &CompileOptions) -> Self {
         let library = device.new_library(name, source, options).unwrap_or_else(|error| panic!("{error}"));
         let queue = device.new_queue("test").unwrap();
-        Self { device, library, queue }
+        let source = (name.to_owned(), source.to_owned(), options.math);
+        Self { device, library, queue, source }
     }
 
     pub fn buffer<T: Plain>(&self, values: &[T]) -> SimBuffer {
@@ -130,7 +133,40 @@ impl Launch<'_> {
                 encoder.dispatch_threadgroups(grid, threads)?;
             }
         }
-        command_buffer.commit()?.wait(Duration::from_secs(120))
+        let before: Vec<Vec<u8>> = self.buffers.iter().map(|(_, buffer, _)| read(buffer)).collect();
+        let interval = command_buffer.commit()?.wait(Duration::from_secs(120))?;
+        if let Some(directory) =
+            std::env::var_os("SMELT_SIM_RECORD").filter(|_| !self.lab.source.1.is_empty())
+        {
+            self.record(directory.as_ref(), &before, (grid, threads, exact));
+        }
+        Ok(interval)
+    }
+
+    /// Writes the dispatch to the directory that `SMELT_SIM_RECORD` names, for another executor to be compared.
+    fn record(&self, directory: &std::path::Path, before: &[Vec<u8>], launch: (Size, Size, bool)) {
+        static NUMBER: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
+        let number = NUMBER.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        let (label, source, math) = self.lab.source.clone();
+        let name =
+            format!("{}-{}-{}-{number}.case", label.replace('/', "_"), self.kernel, std::process::id());
+        let buffers = self.buffers.iter().zip(before);
+        let dispatch = metal_sim::record::Dispatch {
+            label,
+            source,
+            safe_math: math == MathMode::Safe,
+            kernel: self.kernel.clone(),
+            constants: self.constants.clone(),
+            buffers: buffers
+                .map(|((slot, buffer, offset), before)| (*slot, *offset, before.clone(), read(buffer)))
+                .collect(),
+            bytes: self.bytes.clone(),
+            threadgroup: self.threadgroup.clone(),
+            grid: launch.0,
+            threads: launch.1,
+            counts_threads: launch.2,
+        };
+        dispatch.write(&directory.join(name)).unwrap();
     }
 }
 

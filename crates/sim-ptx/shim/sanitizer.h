@@ -1,0 +1,2 @@
+// The sanitizer works in the simulator alone.
+#pragma once

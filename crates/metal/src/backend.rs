@@ -85,6 +85,7 @@ impl<D: Device> MetalBackend<D> {
         let math = if switches.strict { MathMode::Safe } else { MathMode::Fast };
         let prebuilt = switches.library.as_deref().map(|path| prebuilt(&device, path)).transpose()?;
         let mut loader = Loader::new(&device, math, prebuilt);
+        loader.compile(ops::LIBRARIES)?;
         let kernels = Kernels::load(&mut loader)?;
         let warm_up = warmup::load(&mut loader)?;
         let pipelines = loader.finish();

@@ -2,7 +2,9 @@
 
 use crate::device::{Capabilities, CompileOptions, Device, FunctionConstants, MathMode, Pipeline, Result};
 use crate::library::Library;
+use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// A kernel of the registry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -42,6 +44,8 @@ pub struct Loader<'d, D: Device> {
     device: &'d D,
     math: MathMode,
     prebuilt: Option<Arc<D::Library>>,
+    /// What [`Loader::compile`] compiled, by name.
+    compiled: HashMap<&'static str, Arc<D::Library>>,
     pipelines: Vec<D::Pipeline>,
 }
 
@@ -49,7 +53,44 @@ impl<'d, D: Device> Loader<'d, D> {
     /// An empty registry whose libraries are compiled with `math`, unless they ask for their own mode. A `prebuilt`
     /// library has the kernels of all of them, and nothing is compiled.
     pub fn new(device: &'d D, math: MathMode, prebuilt: Option<D::Library>) -> Loader<'d, D> {
-        Loader { device, math, prebuilt: prebuilt.map(Arc::new), pipelines: Vec::new() }
+        let prebuilt = prebuilt.map(Arc::new);
+        Loader { device, math, prebuilt, compiled: HashMap::new(), pipelines: Vec::new() }
+    }
+
+    /// Compiles libraries that will be asked for, on all processors at once.
+    ///
+    /// # Errors
+    /// Of the first, in their order, that does not compile.
+    pub fn compile(&mut self, libraries: &[Library]) -> Result<()> {
+        if self.prebuilt.is_some() {
+            return Ok(());
+        }
+        let (device, math, next) = (self.device, self.math, AtomicUsize::new(0));
+        let work = || {
+            let mut done = Vec::new();
+            while let Some(library) = libraries.get(next.fetch_add(1, Ordering::Relaxed)) {
+                done.push((library.name, compile(device, library, math)));
+            }
+            done
+        };
+        let workers = std::thread::available_parallelism().map_or(1, usize::from).min(libraries.len());
+        let mut results: HashMap<_, _> = std::thread::scope(|scope| {
+            let others: Vec<_> = (1..workers).map(|_| scope.spawn(work)).collect();
+            let mut all = work();
+            for other in others {
+                match other.join() {
+                    Ok(done) => all.extend(done),
+                    Err(panic) => std::panic::resume_unwind(panic),
+                }
+            }
+            all.into_iter().collect()
+        });
+        for library in libraries {
+            if let Some(result) = results.remove(library.name) {
+                self.compiled.insert(library.name, Arc::new(result?));
+            }
+        }
+        Ok(())
     }
 
     /// What the device can do: kernels that it cannot compile are not to be asked for.
@@ -70,12 +111,10 @@ impl<'d, D: Device> Loader<'d, D> {
     /// # Errors
     /// As for [`Loader::library`].
     pub fn library_with(&mut self, library: &Library, math: MathMode) -> Result<LibraryLoader<'_, 'd, D>> {
-        let compiled = match &self.prebuilt {
-            Some(prebuilt) => Arc::clone(prebuilt),
-            None => {
-                let options = CompileOptions { math, ..CompileOptions::default() };
-                Arc::new(self.device.new_library(library.name, &library.source(), &options)?)
-            }
+        let known = self.compiled.get(library.name).filter(|_| math == self.math);
+        let compiled = match self.prebuilt.as_ref().or(known) {
+            Some(compiled) => Arc::clone(compiled),
+            None => Arc::new(compile(self.device, library, math)?),
         };
         Ok(LibraryLoader { loader: self, compiled })
     }
@@ -84,6 +123,11 @@ impl<'d, D: Device> Loader<'d, D> {
     pub fn finish(self) -> Pipelines<D> {
         Pipelines { pipelines: self.pipelines }
     }
+}
+
+fn compile<D: Device>(device: &D, library: &Library, math: MathMode) -> Result<D::Library> {
+    let options = CompileOptions { math, ..CompileOptions::default() };
+    device.new_library(library.name, &library.source(), &options)
 }
 
 /// Takes kernels from one library into the registry.

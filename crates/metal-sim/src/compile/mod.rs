@@ -5,10 +5,12 @@ mod clang;
 mod cross;
 mod shim;
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use metal::device::{CompileOptions, MathMode};
 
@@ -123,12 +125,26 @@ pub fn build(clang: &Clang, source: Source<'_>, options: &CompileOptions) -> Res
     if library.is_file() {
         return Ok(library);
     }
+    // Who asks for the same library meanwhile finds it in the cache.
+    let turn = turn(&key);
+    let _turn = turn.lock().unwrap_or_else(PoisonError::into_inner);
+    if library.is_file() {
+        return Ok(library);
+    }
     let preprocessed = match preprocessed {
         Some(text) => text,
         None => preprocess(clang, source, options)?,
     };
     compile(clang, &preprocessed, source.only, options, &library)?;
     Ok(library)
+}
+
+/// What this process compiles a library under.
+fn turn(key: &str) -> Arc<Mutex<()>> {
+    static TURNS: Mutex<BTreeMap<String, Arc<Mutex<()>>>> = Mutex::new(BTreeMap::new());
+    let mut turns = TURNS.lock().unwrap_or_else(PoisonError::into_inner);
+    turns.retain(|_, turn| Arc::strong_count(turn) > 1);
+    Arc::clone(turns.entry(key.to_owned()).or_default())
 }
 
 /// Loads a compiled library from the bytes of its file.

@@ -101,12 +101,8 @@ fn two_queues_on_two_threads_do_not_disturb_each_other() {
         for kernel in ["good", "divide", "good", "past_the_end", "deep"] {
             let lab = &lab;
             scope.spawn(move || {
-                let other = Lab {
-                    device: lab.device.clone(),
-                    library: lab.library.clone(),
-                    queue: lab.device.new_queue(kernel).unwrap(),
-                    source: (String::new(), String::new(), MathMode::Fast),
-                };
+                let queue = lab.device.new_queue(kernel).unwrap();
+                let other = Lab::of(lab.device.clone(), lab.library.clone(), queue);
                 for _ in 0..20 {
                     let (input, out) = (other.buffer(&[0i32; 64]), other.buffer(&[0i32; 64]));
                     let result = other

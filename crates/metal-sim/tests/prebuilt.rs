@@ -4,7 +4,7 @@ mod common;
 
 use std::fs;
 
-use metal::device::{CompileOptions, Device, Error, MathMode, Size};
+use metal::device::{CompileOptions, Device, Error, Size};
 use metal_sim::compile::{self, Clang, Source};
 
 use common::{Lab, device, read};
@@ -26,8 +26,7 @@ fn a_compiled_library_runs_without_its_source() {
     let library = device.new_library_with_data("prebuilt", &data).unwrap();
     assert_eq!(library.kernel_names().collect::<Vec<_>>(), ["doubled"]);
     let queue = device.new_queue("test").unwrap();
-    let source = (String::new(), String::new(), MathMode::Fast);
-    let lab = Lab { device, library, queue, source };
+    let lab = Lab::of(device, library, queue);
     let values = lab.buffer(&[1.0f32, 2.5, -3.0]);
     lab.launch("doubled").buffer(0, &values).threads(Size::width(3), Size::width(32)).unwrap();
     assert_eq!(read::<f32>(&values), [2.0, 5.0, -6.0]);

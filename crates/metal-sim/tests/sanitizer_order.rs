@@ -222,7 +222,8 @@ fn two_queues_are_checked_one_after_the_other() {
             let lab = &lab;
             scope.spawn(move || {
                 let (device, library) = (lab.device.clone(), lab.library.clone());
-                let own = Lab { queue: device.new_queue(kernel).unwrap(), device, library };
+                let queue = device.new_queue(kernel).unwrap();
+                let own = Lab::of(device, library, queue);
                 for _ in 0..20 {
                     assert_eq!(run(kernel, 4)(&own).is_err(), is_wrong, "{kernel}");
                 }

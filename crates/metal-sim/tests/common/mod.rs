@@ -50,6 +50,11 @@ impl Lab {
         Self { device, library, queue, source }
     }
 
+    /// With a library that has no source to be recorded.
+    pub fn of(device: SimDevice, library: SimLibrary, queue: SimQueue) -> Self {
+        Self { device, library, queue, source: (String::new(), String::new(), MathMode::Fast) }
+    }
+
     pub fn buffer<T: Plain>(&self, values: &[T]) -> SimBuffer {
         let buffer = self.device.new_buffer("data", size_of_val(values)).unwrap();
         buffer.write(0, bytes_of(values)).unwrap();

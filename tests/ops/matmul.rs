@@ -93,6 +93,39 @@ fn many_tokens_without_tiles() {
     }
 }
 
+/// The shapes of real models, from 135 M to 7 B parameters, on the Metal backend:
+///
+/// ```text
+/// cargo test --release -p smelt-tests --test ops -- --ignored --nocapture products_of_real_models
+/// ```
+#[test]
+#[ignore = "takes the simulator minutes"]
+fn products_of_real_models() {
+    let mut backend = metal(Switches::default());
+    for (rows, cols) in
+        [(576, 1536), (192, 576), (2048, 640), (896, 4864), (4864, 896), (512, 3584), (3584, 18944)]
+    {
+        for format in Format::ALL.into_iter().filter(|format| format.row_bytes(cols).is_some()) {
+            // Encoding the largest takes longer than multiplying with it.
+            let rows = if cols > 8192 { 64 } else { rows };
+            let mut random = Random::new(cols as u64);
+            let bytes = random_weights(format, rows, cols, &mut random);
+            let weights = decoded(format, &bytes, rows * cols);
+            for tokens in [1, 4, 40] {
+                let x = random.floats(tokens * cols);
+                let expected = product(&weights, &x, cols, None);
+                let mut case = Case::new(&mut backend, &params(1));
+                let input = case.floats(Shape::new(tokens, cols), &x);
+                let weight = case.weight("w", format, rows, cols, bytes.clone());
+                let found = case.run(Op::MatMul(MatMul { weight, bias: None, logits: false }), &[input]);
+                let bound = if tokens > 8 && !is_float(format) { TILED } else { FLOAT };
+                println!("{format} {rows} x {cols}, {tokens} tokens: {:.1e}", nmse(&found, &expected));
+                check(&format!("{format} {rows} x {cols}, {tokens} tokens"), &found, &expected, bound);
+            }
+        }
+    }
+}
+
 #[test]
 fn a_value_that_is_no_number_is_not_lost() {
     for mut tested in backends() {

@@ -61,6 +61,20 @@ else
     without="--exclude smelt-metal-sim --exclude smelt-sim-ptx"
     echo "NOT RUN metal-sim and sim-ptx tests, missing: clang (Debian: clang-19 libclang-rt-19-dev lld-19)" >> "$summary"
 fi
+# The kernels of the CUDA backend are compiled without a GPU, by the compiler of the Python package index, which goes into
+# the user's cache like the models. Where it cannot be had, or is not for this machine, the summary says what was not run.
+nvrtc=${SMELT_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/smelt}/nvrtc
+if ! ls "$nvrtc"/nvidia/cu13/lib/libnvrtc.so.* > /dev/null 2>&1; then
+    python3 -m pip install -q --no-deps --target "$nvrtc" nvidia-cuda-nvrtc==13.0.88 nvidia-cuda-runtime==13.0.96 || true
+fi
+if ls "$nvrtc"/nvidia/cu13/lib/libnvrtc.so.* > /dev/null 2>&1; then
+    export SMELT_NVRTC="$nvrtc/nvidia/cu13/lib"
+else
+    echo "NOT RUN compilation of the CUDA kernels, missing: the Python package nvidia-cuda-nvrtc" >> "$summary"
+fi
+if ! command -v nvidia-smi > /dev/null; then
+    echo "NOT RUN operations on the CUDA backend, missing: an NVIDIA GPU (scripts/test-cuda.sh)" >> "$summary"
+fi
 # Unquoted: nothing, or several words.
 # shellcheck disable=SC2086
 stage "release tests" cargo test --locked --release --workspace $without --no-fail-fast

@@ -20,6 +20,8 @@ pub struct Tested {
     pub name: String,
     /// Whether activations are quantised where they meet quantised weights.
     pub quantised: bool,
+    /// Whether products of several rows of activations are of half-precision factors, and sums depend on the batch.
+    pub half: bool,
     /// The backend.
     pub backend: Box<dyn Backend>,
 }
@@ -35,26 +37,51 @@ pub fn cpu(level: SimdLevel, activations: Activations, threads: usize) -> CpuBac
     CpuBackend::new(options).unwrap()
 }
 
-/// Every backend of this machine.
+/// Every backend of this machine; with `SMELT_TEST_BACKEND`, those whose names begin with its value.
 pub fn backends() -> Vec<Tested> {
+    let wanted = std::env::var("SMELT_TEST_BACKEND").unwrap_or_default();
+    let is_wanted = |name: &str| name.starts_with(&wanted);
     let mut all = Vec::new();
-    for level in SimdLevel::ALL.into_iter().filter(|level| level.is_available()) {
-        for activations in [Activations::Quantized, Activations::F32] {
-            all.push(Tested {
-                name: format!("cpu-{level} {activations:?}"),
-                quantised: activations == Activations::Quantized,
-                backend: Box::new(cpu(level, activations, 2)),
-            });
+    if is_wanted(CUDA) {
+        match cuda::CudaBackend::new() {
+            Ok(backend) => {
+                let backend = Box::new(backend);
+                all.push(Tested { name: CUDA.into(), quantised: false, half: true, backend });
+            }
+            // No machine with a GPU. What is tested without one is in the crate's own tests.
+            Err(error) => eprintln!("cuda is not tested: {error}"),
         }
     }
-    all.push(Tested { name: METAL.into(), quantised: false, backend: Box::new(metal(Switches::default())) });
+    for level in SimdLevel::ALL.into_iter().filter(|level| level.is_available()) {
+        for activations in [Activations::Quantized, Activations::F32] {
+            let name = format!("cpu-{level} {activations:?}");
+            if is_wanted(&name) {
+                all.push(Tested {
+                    name,
+                    quantised: activations == Activations::Quantized,
+                    half: false,
+                    backend: Box::new(cpu(level, activations, 2)),
+                });
+            }
+        }
+    }
+    if is_wanted(METAL) {
+        let backend = Box::new(metal(Switches::default()));
+        all.push(Tested { name: METAL.into(), quantised: false, half: false, backend });
+    }
+    assert!(!all.is_empty(), "SMELT_TEST_BACKEND: no backend '{wanted}' on this machine");
     all
 }
 
 impl Tested {
     /// Whether it is a CPU: only there are the bits the same whatever stands beside a row, and however steps are fused.
     pub fn is_cpu(&self) -> bool {
-        self.name != METAL
+        self.name.starts_with("cpu")
+    }
+
+    /// Whether it is the Metal backend.
+    pub fn is_metal(&self) -> bool {
+        self.name == METAL
     }
 
     /// Fails unless two ways to compute the same agree: to the bit on a CPU; elsewhere sums may be in another order.
@@ -71,6 +98,9 @@ impl Tested {
 
 /// How long a submission may take: the simulator shares its processors with the other tests.
 const TIMEOUT: Duration = Duration::from_secs(600);
+
+/// The name of the CUDA backend.
+const CUDA: &str = "cuda";
 
 /// The name of the Metal backend on the simulated device.
 pub const METAL: &str = "metal-sim";

@@ -1,6 +1,7 @@
 //! The devices that this build can run models on, and how a user names them.
 
 use crate::Error;
+use cuda::{CudaBackend, CudaError};
 use graph::Backend;
 use metal_sim::device::SimDevice;
 use std::str::FromStr;
@@ -16,6 +17,8 @@ pub enum Device {
     Cpu,
     /// The GPU of a Mac.
     Metal,
+    /// An NVIDIA GPU.
+    Cuda,
     /// A simulated GPU of a Mac, which runs and checks the same kernels on any machine that has clang, slowly.
     MetalSim,
 }
@@ -25,7 +28,7 @@ const SIMULATION_TIMEOUT: Duration = Duration::from_secs(3600);
 
 impl Device {
     /// All of them.
-    pub const ALL: [Device; 4] = [Device::Auto, Device::Cpu, Device::Metal, Device::MetalSim];
+    pub const ALL: [Device; 5] = [Device::Auto, Device::Cpu, Device::Metal, Device::Cuda, Device::MetalSim];
 
     /// The name that [`FromStr`] reads.
     pub fn name(self) -> &'static str {
@@ -33,6 +36,7 @@ impl Device {
             Device::Auto => "auto",
             Device::Cpu => "cpu",
             Device::Metal => "metal",
+            Device::Cuda => "cuda",
             Device::MetalSim => "metal-sim",
         }
     }
@@ -43,14 +47,15 @@ impl Device {
     /// [`Error::Device`] where a device was named and cannot be set up. [`Device::Auto`] takes what there is.
     pub fn accelerators(self) -> Result<Vec<Box<dyn Backend>>, Error> {
         match self {
-            Device::Auto if metal_is_disabled() => Ok(Vec::new()),
             // No GPU, or none that can be set up, is no error: `smelt devices` tells.
-            Device::Auto => Ok(metal().into_iter().collect()),
+            Device::Auto if metal_is_disabled() => Ok(cuda().into_iter().collect()),
+            Device::Auto => Ok(metal().or_else(|_| cuda()).into_iter().collect()),
             Device::Cpu => Ok(Vec::new()),
             Device::Metal if metal_is_disabled() => {
                 Err(self.error("switched off by SMELT_METAL_DISABLE=1 in the environment"))
             }
             Device::Metal => Ok(vec![metal()?]),
+            Device::Cuda => Ok(vec![cuda()?]),
             Device::MetalSim => Ok(vec![metal_sim()?]),
         }
     }
@@ -68,6 +73,12 @@ impl Device {
         };
         let mut all = vec![(Device::Cpu.name(), cpu)];
         all.extend(metal_line().map(|line| (Device::Metal.name(), line)));
+        // Where there is a driver, what keeps its GPU from being used is worth a line; elsewhere there is no GPU.
+        match CudaBackend::new() {
+            Ok(backend) => all.push((Device::Cuda.name(), backend.description())),
+            Err(CudaError::NoDriver) => {}
+            Err(error) => all.push((Device::Cuda.name(), format!("cannot be used: {error}"))),
+        }
         if let Ok(device) = SimDevice::from_environment() {
             all.push((Device::MetalSim.name(), format!("{}, simulated: for tests", describe(&device))));
         }
@@ -104,6 +115,12 @@ fn metal_line() -> Option<String> {
 #[cfg(not(target_os = "macos"))]
 fn metal_line() -> Option<String> {
     None
+}
+
+/// The backend of an NVIDIA GPU.
+fn cuda() -> Result<Box<dyn Backend>, Error> {
+    let backend = CudaBackend::new().map_err(|error| Device::Cuda.error(error))?;
+    Ok(Box::new(backend))
 }
 
 /// The backend of a simulated GPU.

@@ -1,0 +1,156 @@
+//! Speed of a whole model on the GPU, without tokenizer or sampling:
+//!
+//!     cargo run --release -p smelt-cuda --example bench -- MODEL.gguf tg:128 tg:128@4096 pp:2048 tg:64x32
+//!
+//! `tg:N@D` decodes N tokens after D others (whose keys are zeros), `tg:NxB` with B sequences, `pp:N` reads a prompt of N.
+//! Medians of five. A decode step includes the copy of all logits to the host.
+
+use bytes::Bytes;
+use cuda::CudaBackend;
+use graph::{Batch, CacheParams, DType, GraphParams, Participation, Scheduler, WeightData};
+use models::Model;
+use std::error::Error;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Instant;
+
+const PAGE: usize = 64;
+const RUNS: usize = 5;
+
+struct Mapped(Arc<gguf::File>, usize);
+
+impl AsRef<[u8]> for Mapped {
+    fn as_ref(&self) -> &[u8] {
+        self.0.parts()[self.1].bytes()
+    }
+}
+
+struct Bench {
+    model: Model,
+    scheduler: Scheduler,
+    logits: Vec<f32>,
+}
+
+impl Bench {
+    fn load(path: &Path) -> Result<Bench, Box<dyn Error>> {
+        let start = Instant::now();
+        let file = Arc::new(gguf::File::open(path)?);
+        let model = Model::load(&file)?;
+        let backend = CudaBackend::new()?;
+        println!("{}", backend.description());
+        let mut scheduler = Scheduler::new(vec![Box::new(backend)]);
+        let parts: Vec<Bytes> =
+            (0..file.parts().len()).map(|part| Bytes::from_owner(Mapped(Arc::clone(&file), part))).collect();
+        for weight in model.weights() {
+            let info = file.tensor(&weight.name).ok_or("a weight is missing")?;
+            let range = info.offset as usize..(info.offset + info.len) as usize;
+            let (format, rows, cols) = (weight.format, weight.rows, weight.cols);
+            let bytes = parts[info.part].slice(range);
+            scheduler
+                .register_weight(&weight.name, WeightData { format, rows, cols, bytes, release: None })?;
+        }
+        let mut bench = Bench { model, scheduler, logits: Vec::new() };
+        bench.step(1, 1, 0, 4096)?;
+        println!("load to the first token: {:.2} s", start.elapsed().as_secs_f64());
+        Ok(bench)
+    }
+
+    /// A forward of `sequences` sequences, each of `new` tokens after `depth` others. Logits of the last of each.
+    fn step(
+        &mut self,
+        sequences: usize,
+        new: usize,
+        depth: usize,
+        context: usize,
+    ) -> Result<f64, Box<dyn Error>> {
+        let pages_each = context.div_ceil(PAGE);
+        let groups = self.model.cache_groups().len();
+        let fused = new * sequences == 1;
+        let params = GraphParams {
+            tokens: sequences * new,
+            outputs: sequences,
+            sequences,
+            max_pages: pages_each,
+            cache: CacheParams {
+                key: DType::F16,
+                value: DType::F16,
+                page_len: PAGE,
+                pages: vec![pages_each * sequences; groups],
+            },
+            participation: Participation { accelerators: vec!["cuda".into()], layers: None },
+            fuse_qkv: fused,
+            fuse_ffn: fused,
+        };
+        let mut batch = Batch::default();
+        let (mut rows, mut table) = (Vec::new(), Vec::new());
+        batch.query_ranges.push(0);
+        for sequence in 0..sequences {
+            let page = |logical: usize| (sequence * pages_each + logical) as i32;
+            for position in depth..depth + new {
+                batch.tokens.push(((position * 7919 + sequence * 31) % 1000) as i32);
+                batch.positions.push(position as i32);
+                rows.push(page(position / PAGE) * PAGE as i32 + (position % PAGE) as i32);
+            }
+            batch.query_ranges.push(batch.tokens.len() as i32);
+            batch.kv_lens.push((depth + new) as i32);
+            table.extend((0..pages_each).map(page));
+            batch.out_rows.push(batch.tokens.len() as i32 - 1);
+        }
+        (batch.cache_rows, batch.page_tables) = (vec![rows; groups], vec![table; groups]);
+        batch.validate(&params, self.model.vocabulary())?;
+        self.scheduler.prepare(&params, |params| self.model.graph(params))?;
+        self.logits.resize(sequences * self.model.vocabulary(), 0.0);
+        let start = Instant::now();
+        self.scheduler.run(&batch)?;
+        let ran = start.elapsed().as_secs_f64();
+        self.scheduler.read_output(0, 0..sequences, &mut self.logits)?;
+        assert!(self.logits.iter().all(|logit| logit.is_finite()), "a logit is no number");
+        Ok(ran)
+    }
+
+    fn run(&mut self, what: &str) -> Result<(), Box<dyn Error>> {
+        let (kind, rest) = what.split_once(':').ok_or("expected tg:N or pp:N")?;
+        let (rest, depth) = rest.split_once('@').unwrap_or((rest, "0"));
+        let (count, sequences) = rest.split_once('x').unwrap_or((rest, "1"));
+        let (count, sequences, depth): (usize, usize, usize) =
+            (count.parse()?, sequences.parse()?, depth.parse()?);
+        let context = (depth + count).next_multiple_of(4096);
+        let mut rates = Vec::new();
+        let mut kernels = Vec::new();
+        for _ in 0..RUNS {
+            if kind == "pp" {
+                let mut seconds = 0.0;
+                for first in (0..count).step_by(2048) {
+                    seconds += self.step(sequences, (count - first).min(2048), depth + first, context)?;
+                }
+                rates.push((count * sequences) as f64 / seconds);
+                kernels.push(seconds);
+            } else {
+                let start = Instant::now();
+                let mut inside = 0.0;
+                for token in 0..count {
+                    inside += self.step(sequences, 1, depth + token, context)?;
+                }
+                rates.push((count * sequences) as f64 / start.elapsed().as_secs_f64());
+                kernels.push(inside / count as f64);
+            }
+        }
+        rates.sort_by(f64::total_cmp);
+        kernels.sort_by(f64::total_cmp);
+        println!(
+            "{what}: {:.1} tok/s (from {:.1} to {:.1}); forward {:.1} us",
+            rates[RUNS / 2],
+            rates[0],
+            rates[RUNS - 1],
+            kernels[RUNS / 2] * 1e6
+        );
+        Ok(())
+    }
+}
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let mut args = std::env::args().skip(1);
+    let path = args.next().ok_or("expected a model and what to measure")?;
+    let mut bench = Bench::load(Path::new(&path))?;
+    args.try_for_each(|what| bench.run(&what))
+}

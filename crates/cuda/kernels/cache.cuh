@@ -1,0 +1,29 @@
+// A layer's cache: the types of its elements.
+#pragma once
+#include "decode.cuh"
+
+// A run of 32 elements of a row, element `lane` in each lane of a warp.
+__device__ __forceinline__ void store_run(u8 *row, int type, u32 first, int lane, float v, bool inside) {
+    u32 i = first + lane;
+    if (type == Q8_0) {
+        float top = warp_max(fabsf(v));
+        float d = top / 127.0f, inverse = d != 0 ? 1.0f / d : 0.0f;
+        BlockQ8_0 *block = (BlockQ8_0 *)row + first / 32;
+        if (lane == 0) block->d = to_half(d);
+        block->qs[lane] = (signed char)__float2int_rn(v * inverse);
+    } else if (inside) {
+        if (type == F32) ((float *)row)[i] = v;
+        else if (type == F16) ((u16 *)row)[i] = to_half(v);
+        else ((u16 *)row)[i] = to_bf16(v);
+    }
+}
+__device__ __forceinline__ u64 cache_row_bytes(int type, u32 cols) {
+    return type == F32 ? (u64)cols * 4 : type == Q8_0 ? (u64)cols / 32 * sizeof(BlockQ8_0) : (u64)cols * 2;
+}
+__device__ __forceinline__ float cache_element(const u8 *row, int type, u32 i) {
+    if (type == F16) return from_half(((const u16 *)row)[i]);
+    if (type == F32) return ((const float *)row)[i];
+    if (type == BF16) return from_bf16(((const u16 *)row)[i]);
+    const BlockQ8_0 *block = (const BlockQ8_0 *)row + i / 32;
+    return from_half(block->d) * (float)block->qs[i % 32];
+}

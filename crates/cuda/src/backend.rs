@@ -1,0 +1,564 @@
+//! The backend: the table of what it can run, and the recording of nodes.
+
+use crate::CudaError;
+use crate::buffers::{Buffers, States, cache_type, out_of_memory};
+use crate::driver::{Device, Launch, Pinned, Stream, argument};
+use crate::kernels::{Kernels, Spec};
+use crate::ops::{Lowering, WIDEST_KEY, WIDEST_VALUE, device_error};
+use crate::program::{Program, Replay, Upload};
+use crate::scratch::Scratch;
+use crate::step::{Step, uses};
+use crate::tiled;
+use crate::weights::{Weights, is_vector};
+use graph::ops::Activation;
+use graph::{
+    Backend, BackendError, BufferId, DType, FusedOp, Graph, NodeCall, NodeId, Op, OpQuery, StateId,
+    StatePart, StateSpec, WeightData,
+};
+use std::collections::HashMap;
+use std::env;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Bytes that the host can write before a run without a copy of its own.
+const STAGING: usize = 1 << 20;
+/// Places that one launch of `upload` writes.
+const MOST_UPLOADS: usize = 12;
+/// Bytes that are read or written at a time where they are many.
+const CHUNK: usize = 16 << 20;
+/// Memory that is left to others: graphs, code, and what the driver needs.
+const RESERVE: usize = 512 << 20;
+/// Seconds until a wait is given up.
+const TIMEOUT: u64 = 120;
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct UploadArgs {
+    from: u64,
+    to: [u64; MOST_UPLOADS],
+    first: [u32; MOST_UPLOADS],
+    words: [u32; MOST_UPLOADS],
+}
+
+/// Runs operations on one GPU. What is executed is recorded, and runs when results are asked for or at the next
+/// [`synchronize`](Backend::synchronize). After a failure of the device every call is an error.
+pub struct CudaBackend {
+    device: Arc<Device>,
+    /// Bytes that were free at the start.
+    free: usize,
+    deadline: Duration,
+    replay: Replay,
+    /// Programs by the node that they begin with. All refer to the current build.
+    programs: HashMap<NodeId, Program>,
+    recording: Recording,
+    /// How often each value of the graph is read; of the current build.
+    uses: Option<Vec<usize>>,
+    uploads: Vec<Upload>,
+    upload_bytes: usize,
+    /// Whether work was started that nobody waited for.
+    in_flight: bool,
+    /// Labels of what was started last.
+    last: String,
+    failed: Option<String>,
+    staging: Pinned,
+    chunk: Option<Pinned>,
+    // The stream ends before the memory that its work uses, and modules after all launches.
+    stream: Stream,
+    scratch: Scratch,
+    buffers: Buffers,
+    states: States,
+    weights: Weights,
+    kernels: Kernels,
+}
+
+/// The nodes since the last run: the first `matched` steps of the program that begins with the same node, or, where they
+/// differ from every program, the steps themselves.
+#[derive(Default)]
+struct Recording {
+    program: Option<NodeId>,
+    matched: usize,
+    fresh: Vec<Step>,
+}
+
+impl Recording {
+    fn is_empty(&self) -> bool {
+        self.matched == 0 && self.fresh.is_empty()
+    }
+}
+
+fn number(variable: &'static str, default: u64) -> Result<u64, CudaError> {
+    match env::var(variable) {
+        Ok(found) => {
+            found.parse().map_err(|_| CudaError::Environment { variable, expected: "a whole number", found })
+        }
+        Err(_) => Ok(default),
+    }
+}
+
+impl CudaBackend {
+    /// Opens the GPU that `SMELT_CUDA_DEVICE` numbers, or the first.
+    ///
+    /// # Errors
+    /// [`CudaError`]: what is missing or too old, or a variable of the environment that means nothing.
+    pub fn new() -> Result<CudaBackend, CudaError> {
+        let deadline = Duration::from_secs(number("SMELT_CUDA_TIMEOUT", TIMEOUT)?);
+        let replay = match number("SMELT_CUDA_GRAPH", 1)? {
+            0 => Replay::Never,
+            _ => Replay::FromSecond,
+        };
+        let ordinal = i32::try_from(number("SMELT_CUDA_DEVICE", 0)?).unwrap_or(i32::MAX);
+        let device = Device::open(ordinal)?;
+        let kernels = Kernels::new(&device)?;
+        let (free, _) = device.memory()?;
+        Ok(CudaBackend {
+            free,
+            deadline,
+            replay,
+            programs: HashMap::new(),
+            recording: Recording::default(),
+            uses: None,
+            uploads: Vec::new(),
+            upload_bytes: 0,
+            in_flight: false,
+            last: String::new(),
+            failed: None,
+            staging: Pinned::new(&device, STAGING)?,
+            chunk: None,
+            stream: Stream::new(&device)?,
+            scratch: Scratch::default(),
+            buffers: Buffers::new(&device),
+            states: States::new(&device),
+            weights: Weights::new(&device, deadline),
+            kernels,
+            device,
+        })
+    }
+
+    /// A line about the GPU.
+    pub fn description(&self) -> String {
+        let (free, total) = self.device.memory().unwrap_or((0, 0));
+        let gib = |bytes: usize| bytes as f64 / (1u64 << 30) as f64;
+        format!(
+            "{}, compute capability {}.{}, {} multiprocessors, {:.1} GiB of memory, {:.1} GiB free",
+            self.device.name,
+            self.device.capability.0,
+            self.device.capability.1,
+            self.device.multiprocessors,
+            gib(total),
+            gib(free)
+        )
+    }
+
+    /// Bytes of weights, caches and activations that can be had.
+    pub fn usable_memory(&self) -> usize {
+        self.free.saturating_sub(RESERVE)
+    }
+
+    /// Fails if the device has failed before; makes its context the thread's own.
+    fn healthy(&self) -> Result<(), BackendError> {
+        match &self.failed {
+            Some(message) => {
+                Err(BackendError::Device(format!("stopped after an earlier failure: {message}")))
+            }
+            None => self.device.bind().map_err(device_error),
+        }
+    }
+
+    /// Remembers a failure of the device.
+    fn latch<T>(&mut self, result: Result<T, BackendError>) -> Result<T, BackendError> {
+        if let Err(BackendError::Device(message)) = &result
+            && self.failed.is_none()
+        {
+            let text = format!("{message}; last dispatches: {}", self.last);
+            self.failed = Some(text.clone());
+            return Err(BackendError::Device(text));
+        }
+        result
+    }
+
+    /// Forgets programs, since what they refer to changes.
+    fn invalidate(&mut self) {
+        if self.uses.is_none() && self.programs.is_empty() {
+            return;
+        }
+        if self.in_flight {
+            let waited = self.wait();
+            // A failure is latched, and told by the next call.
+            let _ = self.latch(waited);
+        }
+        self.programs.clear();
+        self.uses = None;
+        self.scratch.tidy();
+    }
+
+    fn wait(&mut self) -> Result<(), BackendError> {
+        let waited = self.stream.wait(self.deadline).map_err(device_error);
+        self.in_flight = false;
+        waited
+    }
+
+    fn forget_recording(&mut self) {
+        self.recording = Recording::default();
+        self.uploads.clear();
+        self.upload_bytes = 0;
+    }
+
+    /// Starts what was recorded.
+    fn flush(&mut self) -> Result<(), BackendError> {
+        if self.recording.is_empty() && self.uploads.is_empty() {
+            return Ok(());
+        }
+        let started = self.start();
+        self.forget_recording();
+        self.latch(started)
+    }
+
+    fn start(&mut self) -> Result<(), BackendError> {
+        let recording = std::mem::take(&mut self.recording);
+        let known = recording.program.and_then(|first| self.programs.get(&first));
+        let steps = match known {
+            Some(program) if recording.fresh.is_empty() => {
+                if recording.matched == program.steps.len() && program.uploads == self.uploads {
+                    return self.run_program(program.steps[0].id);
+                }
+                program.steps[..recording.matched].to_vec()
+            }
+            _ => recording.fresh,
+        };
+        if !steps.is_empty() {
+            self.weights.end_upload();
+        }
+        let lowering = Lowering::new(
+            &self.device,
+            &self.stream,
+            &mut self.kernels,
+            &self.buffers,
+            &self.states,
+            &mut self.weights,
+            &mut self.scratch,
+        );
+        let lowered = lowering.run(&steps)?;
+        let mut launches = Vec::with_capacity(1 + lowered.first.len() + lowered.launches.len());
+        launches.extend(self.upload_launch()?);
+        launches.extend(lowered.first);
+        launches.extend(lowered.launches);
+        let first = steps.first().map_or(NodeId(usize::MAX), |step| step.id);
+        let program = Program::new(steps, self.uploads.clone(), launches, lowered.checks);
+        self.programs.insert(first, program);
+        self.run_program(first)
+    }
+
+    fn run_program(&mut self, first: NodeId) -> Result<(), BackendError> {
+        let Some(program) = self.programs.get_mut(&first) else { return Ok(()) };
+        program.check(&self.buffers)?;
+        self.last = program.last_labels(8);
+        self.in_flight = true;
+        program.start(&self.stream, self.replay)
+    }
+
+    /// The launch that brings what the host wrote to its places.
+    fn upload_launch(&mut self) -> Result<Option<Launch>, BackendError> {
+        if self.uploads.is_empty() {
+            return Ok(None);
+        }
+        let mut args = UploadArgs {
+            from: self.staging.address(),
+            to: [0; MOST_UPLOADS],
+            first: [0; MOST_UPLOADS],
+            words: [0; MOST_UPLOADS],
+        };
+        let mut at = 0;
+        for (index, upload) in self.uploads.iter().enumerate() {
+            args.to[index] =
+                self.buffers.address(upload.buffer, upload.offset, upload.len, "write to a buffer")?;
+            args.first[index] = (at / 4) as u32;
+            args.words[index] = (upload.len / 4) as u32;
+            at += upload.len.next_multiple_of(16);
+        }
+        let function = self.kernels.get(Spec::Plain("elementwise.cu", "upload")).map_err(device_error)?;
+        Ok(Some(Launch {
+            function,
+            grid: [self.uploads.len() as u32, 1, 1],
+            threads: 128,
+            shared: 0,
+            argument: argument(args),
+            label: "inputs".into(),
+        }))
+    }
+
+    /// The page-locked memory that large copies go through.
+    fn chunk(&mut self) -> Result<&mut Pinned, BackendError> {
+        if self.chunk.is_none() {
+            let chunk = Pinned::new(&self.device, CHUNK);
+            self.chunk = Some(chunk.map_err(|error| out_of_memory("copies", CHUNK, error))?);
+        }
+        self.chunk.as_mut().ok_or_else(|| BackendError::Device("no memory for copies".into()))
+    }
+
+    /// Copies to the device, and waits.
+    fn write(&mut self, to: u64, src: &[u8]) -> Result<(), BackendError> {
+        self.flush()?;
+        let deadline = self.deadline;
+        for (index, part) in src.chunks(CHUNK).enumerate() {
+            let chunk = self.chunk()?;
+            chunk.bytes()[..part.len()].copy_from_slice(part);
+            let chunk =
+                self.chunk.as_ref().ok_or_else(|| BackendError::Device("no memory for copies".into()))?;
+            let copied = self.stream.copy_to(to + (index * CHUNK) as u64, chunk, 0, part.len());
+            let copied = copied.and_then(|()| self.stream.wait(deadline)).map_err(device_error);
+            self.latch(copied)?;
+        }
+        self.in_flight = false;
+        Ok(())
+    }
+
+    /// Copies from the device, after all work.
+    fn read(&mut self, from: u64, dst: &mut [u8]) -> Result<(), BackendError> {
+        self.flush()?;
+        let deadline = self.deadline;
+        for (index, part) in dst.chunks_mut(CHUNK).enumerate() {
+            self.chunk()?;
+            let Some(chunk) = self.chunk.as_mut() else { continue };
+            let copied = self.stream.copy_from(chunk, from + (index * CHUNK) as u64, part.len());
+            let copied = copied.and_then(|()| self.stream.wait(deadline)).map_err(device_error);
+            part.copy_from_slice(&chunk.bytes()[..part.len()]);
+            self.latch(copied)?;
+        }
+        self.in_flight = false;
+        Ok(())
+    }
+
+    fn record(&mut self, call: &NodeCall<'_>) -> Result<(), BackendError> {
+        let recording = &mut self.recording;
+        if recording.fresh.is_empty() {
+            let first = *recording.program.get_or_insert(call.id);
+            if let Some(program) = self.programs.get(&first) {
+                if program.steps.get(recording.matched).is_some_and(|step| step.is(call)) {
+                    recording.matched += 1;
+                    return Ok(());
+                }
+                recording.fresh = program.steps[..recording.matched].to_vec();
+            }
+        }
+        let uses = self.uses.get_or_insert_with(|| uses(call.graph));
+        let used = uses.get(call.id.0).copied().unwrap_or(0);
+        recording.fresh.push(Step::new(call, used, &self.weights)?);
+        Ok(())
+    }
+}
+
+impl Drop for CudaBackend {
+    fn drop(&mut self) {
+        // Memory must not be freed under running kernels; after a failure there are none.
+        if self.failed.is_none() {
+            let _ = self.stream.wait(self.deadline);
+        }
+    }
+}
+
+/// Whether keys and values have types that the cache kernels know, in heads of whole blocks.
+fn is_cache(spec: Option<&StateSpec>, head_dims: Option<[usize; 2]>) -> bool {
+    let Some(spec) = spec else { return false };
+    let parts = [StatePart::Key, StatePart::Value].map(|part| spec.part(part));
+    parts.into_iter().enumerate().all(|(i, part)| {
+        part.is_some_and(|(_, cols, dtype)| {
+            let width = head_dims.map_or(cols, |dims| dims[i]);
+            cache_type(dtype).is_some() && dtype.row_bytes(width).is_some()
+        })
+    })
+}
+
+/// The capability table. Types of activations and results are checked for all operations alike: f32, with i32 for
+/// what comes from the host; shape operations move any elements of 4 bytes.
+fn supports(query: &OpQuery<'_>) -> bool {
+    let weights_are = |is: fn(quant::Format) -> bool| query.weights.iter().all(|weight| is(weight.format));
+    // The first `n` weights are matrices, the others vectors.
+    let matrices = |n: usize| {
+        let (matrices, vectors) = query.weights.split_at(n.min(query.weights.len()));
+        matrices.iter().all(|w| tiled::shape(w.format, w.rows, w.cols).is_some())
+            && vectors.iter().all(|w| is_vector(w.format))
+    };
+    let activations = query.output == DType::F32
+        && query.inputs.iter().all(|dtype| matches!(dtype, DType::F32 | DType::I32));
+    match query.op {
+        Op::Input(_) => query.output == DType::I32,
+        Op::View(_) | Op::Reshape => matches!(query.output, DType::F32 | DType::I32),
+        Op::Add | Op::Mul | Op::Scale(_) | Op::Activation(_) | Op::SoftCap(_) | Op::Gated(_) => activations,
+        Op::Softmax(_) | Op::BatchMatMul(_) | Op::Permute(_) | Op::Rope(_) => activations,
+        Op::RmsNorm(_) | Op::QkNorm(_) => activations && weights_are(is_vector),
+        Op::MatMul(_) => activations && matrices(1),
+        Op::GetRows(_) => activations,
+        Op::KvStore(_) | Op::KvLoad(_) => activations && is_cache(query.state, None),
+        Op::Attention(op) => {
+            activations
+                && op.head_dim <= WIDEST_KEY
+                && op.value_dim <= WIDEST_VALUE
+                && is_cache(query.state, Some([op.head_dim, op.value_dim]))
+        }
+        Op::FusedQkv(_) => activations && matrices(3) && is_cache(query.state, None),
+        Op::QkvBiasRopeStore(_) => activations && weights_are(is_vector) && is_cache(query.state, None),
+        Op::FusedFfn(_) => activations && matrices(2),
+    }
+}
+
+impl Backend for CudaBackend {
+    fn name(&self) -> &str {
+        "cuda"
+    }
+
+    fn supports_op(&self, query: &OpQuery<'_>) -> bool {
+        supports(query)
+    }
+
+    fn supports_fused(&self, fused: FusedOp) -> bool {
+        match fused {
+            FusedOp::Gated(Activation::Silu | Activation::Gelu | Activation::Sigmoid) => true,
+        }
+    }
+
+    fn alloc_buffer(&mut self, bytes: usize) -> Result<BufferId, BackendError> {
+        self.healthy()?;
+        self.buffers.alloc(bytes)
+    }
+
+    fn free_buffer(&mut self, buffer: BufferId) {
+        self.invalidate();
+        self.buffers.free(buffer);
+    }
+
+    fn alloc_fresh(&mut self, bytes: usize) -> Result<BufferId, BackendError> {
+        self.healthy()?;
+        self.buffers.alloc_fresh(bytes)
+    }
+
+    fn register_weight(&mut self, name: &str, data: WeightData) -> Result<(), BackendError> {
+        self.healthy()?;
+        self.invalidate();
+        let wanted = self.weights.file_bytes().saturating_add(data.bytes.len());
+        if wanted > self.usable_memory() {
+            return Err(BackendError::OutOfMemory {
+                what: format!("weight '{name}' and those before it, of {} free bytes", self.free),
+                bytes: wanted,
+            });
+        }
+        self.weights.register(name, data)
+    }
+
+    fn has_weight(&self, name: &str) -> bool {
+        self.weights.contains(name)
+    }
+
+    fn packed_bytes(&self) -> usize {
+        self.weights.bytes()
+    }
+
+    fn alloc_state(&mut self, spec: &StateSpec) -> Result<StateId, BackendError> {
+        self.healthy()?;
+        let id = self.states.alloc(spec)?;
+        let clear = |memory: &crate::driver::DeviceMemory| self.stream.clear(memory.address(), memory.len());
+        self.states.memory(id).try_for_each(clear).map_err(device_error)?;
+        Ok(id)
+    }
+
+    fn free_state(&mut self, state: StateId) {
+        self.invalidate();
+        self.states.free(state);
+    }
+
+    fn read_state(
+        &mut self,
+        state: StateId,
+        part: StatePart,
+        first_row: usize,
+        dst: &mut [u8],
+    ) -> Result<(), BackendError> {
+        self.healthy()?;
+        let from = self.states.rows(state, part, first_row, dst.len())?;
+        self.read(from, dst)
+    }
+
+    fn write_state(
+        &mut self,
+        state: StateId,
+        part: StatePart,
+        first_row: usize,
+        src: &[u8],
+    ) -> Result<(), BackendError> {
+        self.healthy()?;
+        let to = self.states.rows(state, part, first_row, src.len())?;
+        self.write(to, src)
+    }
+
+    fn prepare_node(&mut self, graph: &Graph, node: NodeId) -> Result<(), BackendError> {
+        self.healthy()?;
+        self.invalidate();
+        let op = &graph.node(node).op;
+        let matrices = match op {
+            Op::MatMul(_) => 1,
+            Op::FusedQkv(_) => 3,
+            Op::FusedFfn(_) => 2,
+            _ => 0,
+        };
+        for (index, id) in op.weights().into_iter().enumerate() {
+            let info = graph.weight(id);
+            self.weights.check(&info.name, info.format, info.rows, info.cols)?;
+            let made = if matches!(op, Op::GetRows(_)) {
+                self.weights.raw(&info.name, &self.stream).map(|_| ())
+            } else if index < matrices {
+                self.weights.tiled(&info.name, &self.stream, &mut self.kernels).map(|_| ())
+            } else {
+                self.weights.vector(&info.name, &self.stream).map(|_| ())
+            };
+            self.latch(made)?;
+        }
+        Ok(())
+    }
+
+    fn execute_node(&mut self, call: &NodeCall<'_>) -> Result<(), BackendError> {
+        self.healthy()?;
+        let recorded = self.record(call);
+        if recorded.is_err() {
+            self.forget_recording();
+        }
+        recorded
+    }
+
+    fn read_host(&mut self, buffer: BufferId, offset: usize, dst: &mut [u8]) -> Result<(), BackendError> {
+        self.healthy()?;
+        let from = self.buffers.address(buffer, offset, dst.len(), "read from a buffer")?;
+        self.read(from, dst)
+    }
+
+    fn write_host(&mut self, buffer: BufferId, offset: usize, src: &[u8]) -> Result<(), BackendError> {
+        self.healthy()?;
+        let to = self.buffers.address(buffer, offset, src.len(), "write to a buffer")?;
+        // What was recorded reads what was there before.
+        if !self.recording.is_empty() {
+            self.flush()?;
+        }
+        if self.in_flight {
+            let waited = self.wait();
+            self.latch(waited)?;
+        }
+        self.buffers.note_written(buffer, offset, src);
+        let room = self.upload_bytes + src.len().next_multiple_of(16) <= STAGING;
+        if !room
+            || self.uploads.len() == MOST_UPLOADS
+            || !src.len().is_multiple_of(4)
+            || !offset.is_multiple_of(4)
+        {
+            return self.write(to, src);
+        }
+        self.staging.bytes()[self.upload_bytes..][..src.len()].copy_from_slice(src);
+        self.upload_bytes += src.len().next_multiple_of(16);
+        self.uploads.push(Upload { buffer, offset, len: src.len() });
+        Ok(())
+    }
+
+    fn synchronize(&mut self) -> Result<(), BackendError> {
+        self.healthy()?;
+        self.flush()?;
+        let waited = self.wait();
+        self.latch(waited)
+    }
+}

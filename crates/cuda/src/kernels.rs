@@ -1,0 +1,280 @@
+//! The kernels in use: compiled when they are first asked for.
+
+use crate::CudaError;
+use crate::compiler::Compiler;
+use crate::driver::{Device, Function, Module};
+use crate::driver::{DeviceMemory, Pinned, Stream};
+use crate::tiled;
+use graph::ops::RopeTable;
+use quant::Format;
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// The shape of a block's work in `gemm.cu`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct GemmConfig {
+    /// Tiles of 16 rows for each warp.
+    pub(crate) tiles: u32,
+    /// Groups of 8 tokens for each warp.
+    pub(crate) groups: u32,
+    /// Warps side by side over the rows.
+    pub(crate) row_warps: u32,
+    /// Warps side by side over the tokens.
+    pub(crate) token_warps: u32,
+    /// Units that are in shared memory at a time.
+    pub(crate) stages: u32,
+}
+
+impl GemmConfig {
+    /// One for each range of batches: tokens up to 8, 16, 32, 64, and more.
+    pub(crate) const ALL: [GemmConfig; 5] = [
+        GemmConfig { tiles: 1, groups: 1, row_warps: 8, token_warps: 1, stages: 3 },
+        GemmConfig { tiles: 1, groups: 2, row_warps: 8, token_warps: 1, stages: 3 },
+        GemmConfig { tiles: 1, groups: 4, row_warps: 8, token_warps: 1, stages: 3 },
+        GemmConfig { tiles: 1, groups: 8, row_warps: 8, token_warps: 1, stages: 2 },
+        GemmConfig { tiles: 2, groups: 8, row_warps: 4, token_warps: 2, stages: 2 },
+    ];
+
+    /// The one for this many tokens.
+    pub(crate) fn of(tokens: usize) -> GemmConfig {
+        let index = match tokens {
+            0..=8 => 0,
+            9..=16 => 1,
+            17..=32 => 2,
+            33..=64 => 3,
+            _ => 4,
+        };
+        GemmConfig::ALL[index]
+    }
+
+    /// Tokens of a block.
+    pub(crate) fn tokens(self) -> u32 {
+        self.groups * 8 * self.token_warps
+    }
+
+    /// Tiles of a block.
+    pub(crate) fn block_tiles(self) -> u32 {
+        self.tiles * self.row_warps
+    }
+
+    /// Threads of a block.
+    pub(crate) fn threads(self) -> u32 {
+        self.row_warps * self.token_warps * 32
+    }
+
+    /// Shared memory of a block, for records of this format.
+    pub(crate) fn shared(self, record: tiled::Record) -> u32 {
+        // Rows of activations are 64 bytes further apart than they are long, as in the kernel.
+        let activations = self.tokens() as usize * (record.unit * 2 + 64);
+        let stage = self.block_tiles() as usize * record.bytes + activations;
+        (stage * self.stages as usize) as u32
+    }
+}
+
+/// The shape of a block's work in `matvec.cu`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct MatvecShape {
+    /// Warps of a team, which share the columns of a tile.
+    pub(crate) warps: u32,
+    /// Units that each warp has under way.
+    pub(crate) depth: u32,
+    /// Teams of them in a block, each with a tile of its own.
+    pub(crate) teams: u32,
+}
+
+/// A kernel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Spec {
+    /// One without definitions: source and name.
+    Plain(&'static str, &'static str),
+    /// The largest magnitude of a matrix.
+    Largest(Format),
+    /// From blocks to tiles.
+    Repack(Format),
+    /// Rows of a table.
+    GetRows(Format),
+    /// One row of activations times up to three matrices.
+    Matvec {
+        /// Their formats.
+        formats: [Option<Format>; 3],
+        /// Whether the first two make one result.
+        gated: bool,
+        /// Warps and blocks.
+        shape: MatvecShape,
+    },
+    /// Several rows of activations times a matrix.
+    Gemm(Format, GemmConfig),
+    /// Attention.
+    Attention {
+        /// Query heads of a block.
+        group: u32,
+        /// Width of queries and keys.
+        head_dim: u32,
+        /// Width of values.
+        value_dim: u32,
+    },
+}
+
+impl Spec {
+    /// Source, definitions and name.
+    fn parts(self) -> (&'static str, Vec<String>, String) {
+        match self {
+            Spec::Plain(source, name) => (source, Vec::new(), name.into()),
+            Spec::Largest(format) => {
+                ("repack.cu", vec![format!("FORMAT={format}")], format!("largest_{format}"))
+            }
+            Spec::Repack(format) => {
+                ("repack.cu", vec![format!("FORMAT={format}")], format!("repack_{format}"))
+            }
+            Spec::GetRows(format) => ("rows.cu", Vec::new(), format!("get_rows_{format}")),
+            Spec::Matvec { formats, gated, shape } => {
+                let names =
+                    formats.map(|format| format.map_or("-1".to_string(), |format| format.to_string()));
+                let definitions = vec![
+                    "NAME=matvec_kernel".into(),
+                    format!("FORMATS={}", names.join(",")),
+                    format!("GATED_PAIR={gated}"),
+                    format!("DEPTH={}", shape.depth),
+                    format!("WARPS={}", shape.warps),
+                    format!("TEAMS={}", shape.teams),
+                ];
+                ("matvec.cu", definitions, "matvec_kernel".into())
+            }
+            Spec::Gemm(format, c) => {
+                let config = [c.tiles, c.groups, c.row_warps, c.token_warps, c.stages].map(|n| n.to_string());
+                let definitions = vec![
+                    "NAME=gemm_kernel".into(),
+                    format!("FORMAT={format}"),
+                    format!("CONFIG={}", config.join(",")),
+                ];
+                ("gemm.cu", definitions, "gemm_kernel".into())
+            }
+            Spec::Attention { group, head_dim, value_dim } => {
+                let definitions = vec![
+                    format!("GROUP={group}"),
+                    format!("HEAD_DIM={head_dim}"),
+                    format!("VALUE_DIM={value_dim}"),
+                ];
+                ("attention.cu", definitions, "attention".into())
+            }
+        }
+    }
+}
+
+/// What was compiled and loaded.
+pub(crate) struct Kernels {
+    device: Arc<Device>,
+    compiler: Compiler,
+    modules: HashMap<(&'static str, Vec<String>), Module>,
+    functions: HashMap<Spec, Function>,
+    /// The angles per position of each rotation. The table is kept, so that its address stands for it.
+    rope_tables: Vec<(Arc<RopeTable>, DeviceMemory)>,
+}
+
+impl Kernels {
+    pub(crate) fn new(device: &Arc<Device>) -> Result<Kernels, CudaError> {
+        let compiler = Compiler::load()?;
+        Ok(Kernels {
+            device: Arc::clone(device),
+            compiler,
+            modules: HashMap::new(),
+            functions: HashMap::new(),
+            rope_tables: Vec::new(),
+        })
+    }
+
+    /// The address of a rotation's angles per position, on the device.
+    pub(crate) fn rope_table(&mut self, table: &Arc<RopeTable>, stream: &Stream) -> Result<u64, CudaError> {
+        let known = self.rope_tables.iter().find(|(known, _)| Arc::ptr_eq(known, table) || known == table);
+        if let Some((_, memory)) = known {
+            return Ok(memory.address());
+        }
+        let bytes: Vec<u8> = table.inv_freq.iter().flat_map(|angle| angle.to_le_bytes()).collect();
+        let memory = DeviceMemory::new(&self.device, bytes.len())?;
+        if !bytes.is_empty() {
+            let mut pinned = Pinned::new(&self.device, bytes.len())?;
+            pinned.bytes().copy_from_slice(&bytes);
+            stream.copy_to(memory.address(), &pinned, 0, bytes.len())?;
+            // The copy reads `pinned`, which ends here.
+            stream.wait(Duration::from_secs(60))?;
+        }
+        let address = memory.address();
+        self.rope_tables.push((Arc::clone(table), memory));
+        Ok(address)
+    }
+
+    /// The kernel, compiled and loaded if it was not.
+    pub(crate) fn get(&mut self, spec: Spec) -> Result<Function, CudaError> {
+        if let Some(&function) = self.functions.get(&spec) {
+            return Ok(function);
+        }
+        let (source, definitions, name) = spec.parts();
+        let key = (source, definitions);
+        if !self.modules.contains_key(&key) {
+            let code = self.compiler.compile(source, &key.1, &self.device.architecture())?;
+            self.modules.insert(key.clone(), Module::load(&self.device, &code)?);
+        }
+        let function = self.modules[&key].function(&name)?;
+        self.functions.insert(spec, function);
+        Ok(function)
+    }
+}
+
+/// Compiles every kernel for an architecture such as `sm_90`, without a GPU and without the cache, and returns how many
+/// sources with definitions there were: every kernel in every format, and each shape of the products in one.
+///
+/// # Errors
+/// [`CudaError::NoCompiler`], and the first [`CudaError::Compile`].
+pub fn compile_all(architecture: &str) -> Result<usize, CudaError> {
+    let compiler = &Compiler::load()?;
+    let mut units: Vec<(&'static str, Vec<String>)> = Vec::new();
+    for spec in all_specs() {
+        let (source, definitions, _) = spec.parts();
+        if !units.contains(&(source, definitions.clone())) {
+            units.push((source, definitions));
+        }
+    }
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    let compile = |units: &[(&'static str, Vec<String>)]| {
+        units.iter().try_for_each(|(source, definitions)| {
+            compiler.compile_fresh(source, definitions, architecture).map(|_| ())
+        })
+    };
+    std::thread::scope(|scope| {
+        let parts: Vec<_> = units
+            .chunks(units.len().div_ceil(threads).max(1))
+            .map(|part| scope.spawn(move || compile(part)))
+            .collect();
+        let failed = |_| CudaError::NoCompiler { message: "a thread that compiled ended early".into() };
+        parts.into_iter().try_for_each(|part| part.join().map_err(failed).and_then(|result| result))
+    })?;
+    Ok(units.len())
+}
+
+/// A kernel of each source, or more where definitions make them.
+fn all_specs() -> Vec<Spec> {
+    let mut specs: Vec<Spec> = [
+        ("cache.cu", "heads"),
+        ("combine.cu", "combine"),
+        ("elementwise.cu", "elementwise"),
+        ("halves.cu", "halves"),
+        ("norm.cu", "rms_norm"),
+        ("rows.cu", "get_rows_F32"),
+    ]
+    .map(|(source, name)| Spec::Plain(source, name))
+    .to_vec();
+    let shape = MatvecShape { warps: 7, depth: 2, teams: 4 };
+    for format in Format::ALL.into_iter().filter(|&format| tiled::record(format).is_some()) {
+        specs.push(Spec::Repack(format));
+        specs.push(Spec::Matvec { formats: [Some(format), None, None], gated: false, shape });
+        specs.push(Spec::Gemm(format, GemmConfig::ALL[0]));
+    }
+    specs.extend(GemmConfig::ALL.map(|config| Spec::Gemm(Format::Q4_K, config)));
+    let mixed = [Format::Q4_K, Format::Q4_K, Format::Q6_K].map(Some);
+    specs.push(Spec::Matvec { formats: mixed, gated: false, shape });
+    specs.push(Spec::Matvec { formats: [mixed[0], mixed[1], None], gated: true, shape });
+    let shapes = [(1, 80, 80), (2, 20, 12), (4, 256, 256), (8, 128, 128)];
+    specs.extend(shapes.map(|(group, head_dim, value_dim)| Spec::Attention { group, head_dim, value_dim }));
+    specs
+}

@@ -1,0 +1,37 @@
+//! Every error says what was found and what was expected.
+
+use cuda::CudaError;
+
+#[test]
+fn messages() {
+    let driver = CudaError::Driver { call: "cuInit", message: "broken".into() };
+    let environment = CudaError::Environment {
+        variable: "SMELT_CUDA_GRAPH",
+        expected: "a whole number",
+        found: "yes".into(),
+    };
+    let old = CudaError::OldDevice { name: "GTX 970".into(), found: (5, 2), expected: (8, 0) };
+    for (error, expected) in [
+        (CudaError::NoDriver, "no NVIDIA driver: its library (libcuda) cannot be loaded"),
+        (CudaError::NoDevice, "the NVIDIA driver finds no GPU"),
+        (
+            CudaError::OldDriver { found: 11_080, expected: 12_000 },
+            "the NVIDIA driver is for CUDA 11.8, needed is one for CUDA 12.0 or later",
+        ),
+        (old, "GTX 970 has compute capability 5.2, needed is 8.0 or later"),
+        (
+            CudaError::NoCompiler { message: "none".into() },
+            "the CUDA run-time compiler (libnvrtc) cannot be loaded: none",
+        ),
+        (
+            CudaError::Compile { kernel: "gemm.cu".into(), log: "line 3".into() },
+            "kernel gemm.cu does not compile: line 3",
+        ),
+        (driver, "cuInit: broken"),
+        (CudaError::OutOfMemory { bytes: 7, free: 5 }, "no 7 bytes of GPU memory, 5 are free"),
+        (CudaError::Deadline { seconds: 120 }, "the GPU did not finish within 120 seconds"),
+        (environment, "SMELT_CUDA_GRAPH: expected a whole number, found 'yes'"),
+    ] {
+        assert_eq!(error.to_string(), expected);
+    }
+}

@@ -1,0 +1,26 @@
+#!/bin/sh
+# Tests and measures the CUDA backend on a machine with an NVIDIA GPU, in a few minutes. The programs may have been built
+# elsewhere: put the test of operations and the benchmark as `ops` and `bench` into a folder, and name it.
+#
+#   scripts/test-cuda.sh [FOLDER] [MODEL.gguf ...]
+set -eu
+cd "$(dirname "$0")/.."
+
+# Two tests of the harness are about Metal alone, and need clang.
+skip="--skip every_tier_of_metal --skip many_tokens_without_tiles"
+folder=${1:-}
+[ $# -eq 0 ] || shift
+# Unquoted: words.
+# shellcheck disable=SC2086
+if [ -n "$folder" ]; then
+    SMELT_TEST_BACKEND=cuda "$folder/ops" --test-threads 4 $skip
+    bench=$folder/bench
+else
+    SMELT_TEST_BACKEND=cuda cargo test --locked --release -p smelt-tests --test ops -- --test-threads 4 $skip
+    cargo build --locked --release -p smelt-cuda --example bench
+    bench=target/release/examples/bench
+fi
+for model; do
+    echo "== $model"
+    "$bench" "$model" tg:128 tg:16@16384 tg:16x32 pp:512
+done

@@ -16,6 +16,7 @@ if [ -n "$folder" ]; then
     SMELT_TEST_BACKEND=cuda "$folder/ops" --test-threads 4 $skip
     bench=$folder/bench
 else
+    cargo test --locked --release -p smelt-tests --test cuda
     SMELT_TEST_BACKEND=cuda cargo test --locked --release -p smelt-tests --test ops -- --test-threads 4 $skip
     cargo build --locked --release -p smelt-cuda --example bench
     bench=target/release/examples/bench

@@ -1,7 +1,7 @@
 //! Tiny random models of every architecture and RoPE scaling against their reference implementations, and properties
 //! that hold for any model.
 
-use engine::{Activations, Engine, LoadOptions, Step, Wanted};
+use engine::{Activations, Device, Engine, LoadOptions, Step, Wanted};
 use serde::Deserialize;
 use smelt_tests::tiny::{self, Tiny, VOCAB};
 use std::collections::HashMap;
@@ -33,6 +33,8 @@ fn load(tiny: &Tiny, options: &LoadOptions) -> Engine {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("tiny.gguf");
     tiny.write(&path);
+    // What is tested here holds on the CPU, also where there is a GPU.
+    let options = &LoadOptions { device: Device::Cpu, ..options.clone() };
     Engine::load(&path, options, &mut |_, _| {}).unwrap()
 }
 

@@ -2,7 +2,9 @@
 
 pub mod tiny;
 
-use engine::{Activations, Engine, Event, GenerateOptions, Generation, LoadOptions, SamplerParams, Wanted};
+use engine::{
+    Activations, Device, Engine, Event, GenerateOptions, Generation, LoadOptions, SamplerParams, Wanted,
+};
 use serde::Deserialize;
 use std::ops::ControlFlow;
 use std::path::PathBuf;
@@ -91,10 +93,14 @@ pub fn model_file(alias: &str) -> PathBuf {
     hub::resolve(alias, &hub::Options::from_env(), &mut ()).unwrap_or_else(|e| panic!("{alias}: {e}"))
 }
 
-/// A loaded model with a context of 1024.
+/// A model loaded on the CPU, with a context of 1024.
 pub fn load(alias: &str, activations: Activations) -> Engine {
-    let options =
-        LoadOptions { context: Some(1024), activations: Some(activations), ..LoadOptions::default() };
+    let options = LoadOptions {
+        device: Device::Cpu,
+        context: Some(1024),
+        activations: Some(activations),
+        ..LoadOptions::default()
+    };
     Engine::load(&model_file(alias), &options, &mut |_, _| {}).unwrap_or_else(|e| panic!("{alias}: {e}"))
 }
 

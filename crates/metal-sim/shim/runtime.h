@@ -38,9 +38,9 @@ typedef __bf16 bfloat;
 namespace metal_sim {
 
 #ifdef METAL_SIM_SANITIZE
-constexpr uint32_t abi_version = 2 + (1 << 16);
+constexpr uint32_t abi_version = 3 + (1 << 16);
 #else
-constexpr uint32_t abi_version = 2;
+constexpr uint32_t abi_version = 3;
 #endif
 constexpr uint32_t simd_width = 32;
 constexpr size_t stack_size = 128 << 10;   // one fiber's stack, aligned to its size

@@ -188,6 +188,8 @@ fn refuses_what_metal_leaves_undefined<D: Device>(device: D) {
     let wrong = FunctionConstants::new().set(0, ConstantValue::F32(1.0));
     let wrong = device.new_pipeline(&bench.library, "advance", &wrong);
     assert!(matches!(wrong, Err(Error::FunctionConstant { .. })));
+    let missing = device.new_pipeline(&bench.library, "advance", &FunctionConstants::new());
+    assert!(matches!(missing, Err(Error::FunctionConstant { .. })));
     assert!(matches!(device.new_buffer("empty", 0), Err(Error::BufferLength { .. })));
     let values = bench.buffer(&[0.0; 4]);
     assert!(matches!(values.read(13, &mut [0; 4]), Err(Error::BufferRange { .. })));

@@ -103,7 +103,7 @@ impl Device for PtxDevice {
             Error::KernelNotFound { name: name.to_owned(), library: library.label.to_string() }
         })?;
         let kernel = &module.kernels()[number];
-        let (values, defined) = constant_values(name, module.constants(), constants)?;
+        let (values, defined) = constant_values(kernel, module.constants(), constants)?;
         // Function constants are variables of the module, so that each pipeline has a module of its own.
         let code = Code::new(&self.context, &library.compiled.ptx)?;
         let values: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();

@@ -2,7 +2,7 @@
 
 use metal::device::{ConstantValue, Error, FunctionConstants, Result};
 
-use crate::runtime::{Argument, ArgumentKind, Constant};
+use crate::runtime::{Argument, ArgumentKind, Constant, Kernel};
 
 /// Checks one parameter of a kernel. `bound` is the length and the address of what is bound to its buffer slot;
 /// `has_threadgroup_memory` tells whether a threadgroup slot has memory.
@@ -51,16 +51,27 @@ pub fn check_argument(
     }
 }
 
-/// The values of a library's function constants by index, and which of them are set. Values for constants that the
-/// library does not declare are ignored, as Metal does.
+/// The values of a library's function constants by index, and which of them are set, for one of its kernels. Values for
+/// constants that the library does not declare are ignored, as Metal does.
 ///
 /// # Errors
-/// [`Error::FunctionConstant`] for a value of another type than its constant.
+/// [`Error::FunctionConstant`] for a value of another type than its constant, and for a constant that the kernel needs and
+/// that has none.
 pub fn constant_values(
-    kernel: &str,
+    kernel: &Kernel,
     declared: &[Constant],
     constants: &FunctionConstants,
 ) -> Result<(Vec<u64>, Vec<u8>)> {
+    let missing = kernel.required_constants.iter().find(|&&index| constants.get(index).is_none());
+    if let Some(&index) = missing {
+        let name =
+            declared.iter().find(|constant| constant.index == index).map_or("", |constant| &constant.name);
+        return Err(Error::FunctionConstant {
+            kernel: kernel.name.clone(),
+            reason: format!("function constant {index} ('{name}') has no value, and the kernel uses it"),
+        });
+    }
+    let kernel = &kernel.name;
     let count = declared.iter().map(|constant| constant.index as usize + 1).max().unwrap_or(0);
     let mut values = vec![0u64; count];
     let mut defined = vec![0u8; count];

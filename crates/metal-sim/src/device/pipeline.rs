@@ -57,7 +57,7 @@ impl SimLibrary {
             name: name.to_owned(),
             library: self.label.to_string(),
         })?;
-        let (values, defined) = constant_values(name, self.module.constants(), constants)?;
+        let (values, defined) = constant_values(kernel, self.module.constants(), constants)?;
         let max_threads = kernel.max_threads.unwrap_or(limits.max_threads_per_threadgroup);
         Ok(SimPipeline {
             shared: Arc::new(Specialised {

@@ -7,7 +7,7 @@ use super::SIMD_WIDTH;
 use crate::sanitize::Checker;
 
 /// Version of this layout.
-pub const ABI_VERSION: u32 = 2;
+pub const ABI_VERSION: u32 = 3;
 /// Added to the version of a library that was compiled for the sanitizer.
 pub const SANITIZED: u32 = 1 << 16;
 /// The widest value that a SIMD-group operation passes, in bytes.

@@ -53,6 +53,8 @@ pub struct Kernel {
     pub arguments: Vec<Argument>,
     /// `[[max_total_threads_per_threadgroup(n)]]`, if the kernel has it.
     pub max_threads: Option<usize>,
+    /// Indices of the function constants that must have a value.
+    pub required_constants: Vec<u32>,
 }
 
 /// One function constant of a library.
@@ -152,8 +154,20 @@ impl Module {
             }
             let kernels = slice::from_raw_parts(descriptor.kernels, descriptor.kernel_count as usize);
             let constants = slice::from_raw_parts(descriptor.constants, descriptor.constant_count as usize);
+            // For each kernel a count and as many indices.
+            let mut required =
+                *library.get::<*const u32>(b"metal_sim_required_constants\0").map_err(link_error)?;
+            let mut next = || {
+                let number = *required;
+                required = required.add(1);
+                number
+            };
+            let mut with_constants = |kernel: &KernelDescriptor| {
+                let count = next();
+                Kernel { required_constants: (0..count).map(|_| next()).collect(), ..read_kernel(kernel) }
+            };
             Ok(Self {
-                kernels: kernels.iter().map(|kernel| read_kernel(kernel)).collect(),
+                kernels: kernels.iter().map(&mut with_constants).collect(),
                 constants: constants
                     .iter()
                     .map(|constant| Constant {
@@ -228,6 +242,7 @@ unsafe fn read_kernel(kernel: &KernelDescriptor) -> Kernel {
                 })
                 .collect(),
             max_threads: (kernel.max_threads != 0).then_some(kernel.max_threads as usize),
+            required_constants: Vec::new(),
         }
     }
 }

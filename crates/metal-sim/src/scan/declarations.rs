@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use super::body::{scan_body, scan_words};
 use super::calls::CallGraph;
+use super::required::Uses;
 use super::token::{Kind, Tokens};
 use super::{Binding, Constant, Diagnostic, Edit, Instantiation, Kernel, Parameter, Scan};
 use super::{lint, names};
@@ -49,6 +50,7 @@ fn run(text: &str, purpose: Purpose) -> Result<(Scan, Vec<Diagnostic>), Vec<Diag
         scan: Scan::default(),
         diagnostics: Vec::new(),
         calls: CallGraph::default(),
+        uses: Uses::default(),
         namespaces: Vec::new(),
         records: Vec::new(),
         signatures: BTreeMap::new(),
@@ -62,7 +64,12 @@ fn run(text: &str, purpose: Purpose) -> Result<(Scan, Vec<Diagnostic>), Vec<Diag
     for &(start, end) in &tokens.pragmas {
         scanner.edit(start, end, String::new());
     }
-    let Scanner { mut scan, diagnostics, .. } = scanner;
+    let Scanner { mut scan, diagnostics, uses, .. } = scanner;
+    let constants: Vec<&str> = scan.constants.iter().map(|constant| constant.name.as_str()).collect();
+    for kernel in &mut scan.kernels {
+        let name = kernel.name.rsplit("::").next().unwrap_or(&kernel.name);
+        kernel.required_constants = uses.required(&tokens, name, &constants).into_iter().collect();
+    }
     scan.edits = apart(scan.edits);
     Ok((scan, diagnostics))
 }
@@ -91,6 +98,7 @@ pub(super) struct Scanner<'t> {
     pub scan: Scan,
     pub diagnostics: Vec<Diagnostic>,
     calls: CallGraph,
+    uses: Uses,
     namespaces: Vec<String>,
     /// The records around the current place: their names and the tokens at which their bodies start.
     records: Vec<(String, usize)>,
@@ -442,6 +450,9 @@ impl Scanner<'_> {
         if self.is_lint() {
             lint::function(self, declaration.head, name, body);
         }
+        if self.records.is_empty() {
+            self.uses.function(tokens.get(name), name + 1..close.min(tokens.all.len()));
+        }
         self.calls.define(tokens, name, body, close, declaration.is_template);
         scan_body(self, body, close, is_kernel);
     }
@@ -523,6 +534,7 @@ impl Scanner<'_> {
             parameters,
             is_template: declaration.is_template,
             max_threads,
+            required_constants: Vec::new(),
             line: tokens.all[name].line,
         });
     }
@@ -758,6 +770,7 @@ impl Scanner<'_> {
         let expression = tokens.slice(equals + 1..last).to_owned();
         let unique = self.next_unique();
         self.dynamic_constants.push(name.clone());
+        self.uses.derived(&name, equals + 1..last);
         self.replace(
             declaration.start,
             last,

@@ -135,6 +135,7 @@ fn entry_table(out: &mut String, scan: &Scan, only: Option<&str>) -> Result<(), 
     let mut entries = entries(scan)?;
     entries.retain(|(host_name, ..)| only.is_none_or(|only| only == host_name));
     let mut rows = String::new();
+    let mut required = String::new();
     for (number, (host_name, kernel, expression)) in entries.iter().enumerate() {
         if !seen.insert(host_name.clone()) {
             return Err(format!("two kernels are called '{host_name}'"));
@@ -148,6 +149,11 @@ fn entry_table(out: &mut String, scan: &Scan, only: Option<&str>) -> Result<(), 
             }
         }
         let entry = entry_type(kernel, expression);
+        let _ = write!(required, "{}, ", kernel.required_constants.len());
+        for name in &kernel.required_constants {
+            let constant = scan.constants.iter().find(|constant| constant.name == *name);
+            let _ = write!(required, "({}), ", constant.map_or("0", |constant| &constant.index));
+        }
         let _ = writeln!(out, "static const char* const metal_sim_names_{number}[] = {{{names}nullptr}};");
         let _ = writeln!(
             rows,
@@ -169,6 +175,7 @@ fn entry_table(out: &mut String, scan: &Scan, only: Option<&str>) -> Result<(), 
     let _ = writeln!(
         out,
         "  {{}}}};\n\
+         extern \"C\" __attribute__((visibility(\"default\"))) const unsigned metal_sim_required_constants[] = {{{required}0}};\n\
          extern \"C\" METAL_SIM_UNCHECKED __attribute__((visibility(\"default\"))) const metal_sim::LibraryDescriptor* metal_sim_attach(const metal_sim::Runtime* runtime) {{\n  \
          static const metal_sim::LibraryDescriptor library = {{metal_sim::abi_version, sizeof(metal_sim::Lane), sizeof(metal_sim::SimdGroup), \
          sizeof(metal_sim::Threadgroup), sizeof(metal_sim::MatrixQueue), {}, {}, metal_sim_kernels, metal_sim_constants}};\n  \

@@ -10,6 +10,7 @@ mod declarations;
 mod emit;
 mod lint;
 mod names;
+mod required;
 mod token;
 
 use std::fmt;
@@ -71,6 +72,8 @@ pub struct Kernel {
     pub is_template: bool,
     /// `[[max_total_threads_per_threadgroup(n)]]`, where it is a plain number.
     pub max_threads: u32,
+    /// Names of the function constants that must have a value.
+    pub required_constants: Vec<String>,
     /// Where it is defined.
     pub line: u32,
 }

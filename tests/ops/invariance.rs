@@ -76,8 +76,13 @@ proptest! {
 #[test]
 fn attention_does_not_depend_on_threads() {
     use crate::attention::{Scene, attention};
-    for (sequences, window) in [(vec![(2000, 1)], None), (vec![(700, 40), (900, 1)], Some(300))] {
-        let scene = Scene::new(attention(4, 1, 64, window), graph::DType::F16, 32, &sequences, 3);
+    for (sequences, heads, window) in [
+        (vec![(2000, 1)], (4, 1), None),
+        (vec![(700, 40), (900, 1)], (4, 1), Some(300)),
+        (vec![(3300, 1)], (6, 3), None),
+        (vec![(300, 1), (20, 7), (1200, 1)], (6, 3), Some(700)),
+    ] {
+        let scene = Scene::new(attention(heads.0, heads.1, 64, window), graph::DType::F16, 32, &sequences, 3);
         let expected = scene.run(&mut cpu(SimdLevel::detect(), Activations::Quantized, 1)).unwrap();
         for threads in 2..5 {
             let found = scene.run(&mut cpu(SimdLevel::detect(), Activations::Quantized, threads)).unwrap();

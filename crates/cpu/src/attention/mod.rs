@@ -11,10 +11,14 @@
 //!
 //! # Who computes what
 //!
-//! An item is a KV head and some tokens of a sequence: all query heads that share the KV head are computed together. A
-//! single token reads keys and values where they are, and converts them in registers; several tokens share tiles of
-//! decoded ones, small enough for the first-level cache (`segment.rs`). Where items alone do not keep all threads busy
-//! (decoding at depth), the segments are spread over the threads too, in rounds whose results fit in a few megabytes.
+//! An item is some tokens of a sequence, and one KV head, or all of them for a single token: all query heads that share
+//! a KV head are computed together. A single token reads keys and values where they are, and converts them in registers;
+//! several tokens share tiles of decoded ones, small enough for the first-level cache (`segment.rs`). Where items alone
+//! do not keep all threads busy (decoding at depth), the segments are spread over the threads too, in rounds whose
+//! results fit in a few megabytes; where even these are few, KV heads become items of their own.
+//!
+//! With all KV heads in one item, a worker passes over whole rows of the cache in their order. Head by head it would
+//! come three times or more to the same pages of memory, for a few cache lines of each row: measured, half the speed.
 
 mod segment;
 
@@ -31,6 +35,9 @@ use std::sync::{Mutex, PoisonError};
 pub(crate) const SEGMENT: usize = 256;
 /// Rows (query heads times tokens) that share the decoding of keys and values in prefill.
 const ROWS: usize = 64;
+/// Units of work for a thread, at least, if one token's KV heads are to stay together: with fewer, the last ones would
+/// leave threads idle.
+const UNITS: usize = 4;
 /// Floats of the results of segments that wait to be merged: 4 MiB.
 const PARTIALS: usize = 1 << 20;
 
@@ -42,11 +49,11 @@ pub(crate) struct AttentionScratch {
     partials: Vec<f32>,
 }
 
-/// Some tokens of one sequence, and one KV head.
+/// Some tokens of one sequence and one KV head, or one token and several KV heads.
 #[derive(Clone, Debug, PartialEq)]
 struct Item {
     sequence: usize,
-    kv_head: usize,
+    kv_heads: Range<usize>,
     tokens: Range<usize>,
     /// Positions that any of the tokens sees.
     visible: Range<usize>,
@@ -100,7 +107,12 @@ fn run(exec: &mut Exec<'_>, op: &Attention, memory: &mut AttentionScratch) -> Re
     shape.list_items(exec.ints(3)?, exec.ints(4)?, items)?;
 
     let (kernels, workers, threads) = (exec.kernels, exec.workers, exec.pool.threads());
-    let segments: usize = items.iter().map(|item| item.segments().len()).sum();
+    let count = |items: &[Item]| items.iter().map(|item| item.segments().len()).sum();
+    let mut segments: usize = count(items);
+    if segments < UNITS * threads && threads > 1 {
+        part_heads(items);
+        segments = count(items);
+    }
     if threads == 1 || items.len() >= 4 * threads || segments <= items.len() {
         let failed = Failure::default();
         exec.pool.run(items.len(), 1, &|worker, range| {
@@ -119,8 +131,8 @@ fn run(exec: &mut Exec<'_>, op: &Attention, memory: &mut AttentionScratch) -> Re
     for (item, what) in items.iter().enumerate() {
         units.extend(what.segments().map(|segment| Unit { item, segment }));
     }
-    let tokens = items.iter().map(|item| item.tokens.len()).max().unwrap_or(0);
-    let part_len = tokens * shape.group * shape.width();
+    let rows = items.iter().map(|item| shape.rows_of(item)).max().unwrap_or(0);
+    let part_len = rows * shape.width();
     let together = (PARTIALS / part_len.max(1)).max(threads).min(units.len());
     // The totals of the items, and then the parts of a round.
     partials.clear();
@@ -130,38 +142,55 @@ fn run(exec: &mut Exec<'_>, op: &Attention, memory: &mut AttentionScratch) -> Re
     for round in units.chunks(together) {
         let failed = Failure::default();
         let to = Columns::new(parts, part_len);
-        exec.pool.run(round.len(), 1, &|worker, range| {
+        exec.pool.run(round.len(), (round.len() / (UNITS * threads)).max(1), &|worker, range| {
             // SAFETY: the pool's index, and the one reference in this body.
             let scratch = unsafe { workers.of(worker) };
-            for i in range {
-                let item = &items[round[i].item];
-                let mut tiles = Tiles::new(&mut scratch.floats, &shape, item.tokens.len());
+            for i in range.clone() {
+                let Unit { item, segment } = round[i];
+                let next = round[i + 1..range.end].first().filter(|next| next.item == item);
+                let item = &items[item];
+                let mut tiles = Tiles::new(&mut scratch.floats, &shape, item);
                 shape.scale_queries(item, tiles.queries);
                 // SAFETY: each unit has its own part.
                 let part = unsafe { to.row(i) };
-                failed.note(shape.segment(kernels, item, round[i].segment, &mut tiles, part));
+                failed.note(shape.segment(kernels, item, segment, next.is_some(), &mut tiles, part));
             }
         })?;
         failed.result()?;
         let (first, last) = (round[0].item, round[round.len() - 1].item);
-        let (to, parts) = (Columns::new(totals, part_len), &*parts);
-        exec.pool.run(last + 1 - first, 1, &|_, range| {
+        let (to, parts) = (Columns::new(totals, shape.width()), &*parts);
+        exec.pool.run((last + 1 - first) * rows, rows.div_ceil(threads), &|_, range| {
             for i in range {
-                let i = first + i;
-                // SAFETY: each item has its own total.
-                let total = unsafe { to.row(i) };
+                let (i, row) = (first + i / rows, i % rows);
+                let item = &items[i];
+                if row >= shape.rows_of(item) {
+                    continue;
+                }
+                // SAFETY: each row of each item has its own total.
+                let total = unsafe { to.row(i * rows + row) };
                 let begin = round.partition_point(|unit| unit.item < i);
                 let end = round.partition_point(|unit| unit.item <= i);
                 for part in parts[begin * part_len..end * part_len].chunks_exact(part_len) {
-                    shape.merge(kernels, total, part);
+                    shape.merge(kernels, total, &part[row * shape.width()..][..shape.width()]);
                 }
-                if round[end - 1].segment + 1 == items[i].segments().end {
-                    shape.finish(&items[i], total, out);
+                if round[end - 1].segment + 1 == item.segments().end {
+                    shape.finish(item, row, total, out);
                 }
             }
         })?;
     }
     Ok(())
+}
+
+/// Gives each KV head of each item an item of its own.
+fn part_heads(items: &mut Vec<Item>) {
+    let joined = items.len();
+    for i in 0..joined {
+        for kv_head in items[i].kv_heads.clone() {
+            items.push(Item { kv_heads: kv_head..kv_head + 1, ..items[i].clone() });
+        }
+    }
+    items.drain(..joined);
 }
 
 /// The last error of a job's workers.
@@ -231,6 +260,11 @@ impl<'a> Shape<'a> {
         self.value_stride + 2
     }
 
+    /// Rows of an item: its query heads times its tokens.
+    fn rows_of(&self, item: &Item) -> usize {
+        item.tokens.len() * item.kv_heads.len() * self.group
+    }
+
     /// Positions that a query sees.
     fn visible(&self, token: usize) -> Range<usize> {
         // `list_items` has checked that no position is negative.
@@ -266,10 +300,10 @@ impl<'a> Shape<'a> {
                     .reduce(|all, one| all.start.min(one.start)..all.end.max(one.end));
                 let visible = visible.unwrap_or(0..0);
                 self.check_pages(sequence, &visible)?;
-                let heads = 0..self.op.kv_heads;
-                items.extend(heads.map(|kv_head| Item {
+                let heads = if tokens.len() == 1 { self.op.kv_heads } else { 1 };
+                items.extend((0..self.op.kv_heads).step_by(heads).map(|first| Item {
                     sequence,
-                    kv_head,
+                    kv_heads: first..first + heads,
                     tokens: tokens.clone(),
                     visible: visible.clone(),
                 }));

@@ -9,6 +9,11 @@ use crate::simd::attention::{Elements, KvRows, LANES, Rows};
 use graph::BackendError;
 use std::ops::Range;
 
+/// Bytes of keys (or values) that are used while as many behind them are fetched: what all KV heads of an item read in
+/// turn, small enough that both halves stay in a first-level cache.
+const CHUNK: usize = 8192;
+/// Rows of a chunk, at least: the kernels handle up to so many keys together.
+const CHUNK_ROWS: usize = 16;
 /// Floats of a tile of decoded keys or values: half of a first-level cache of 32 KiB.
 const TILE: usize = 4096;
 /// Rows up to which keys and values are converted in registers, for each block of rows again, instead of in tiles.
@@ -29,8 +34,8 @@ pub(super) struct Tiles<'t> {
 }
 
 impl<'t> Tiles<'t> {
-    pub(super) fn new(floats: &'t mut Vec<f32>, shape: &Shape<'_>, tokens: usize) -> Tiles<'t> {
-        let rows = tokens * shape.group;
+    pub(super) fn new(floats: &'t mut Vec<f32>, shape: &Shape<'_>, item: &Item) -> Tiles<'t> {
+        let rows = shape.rows_of(item);
         let part = rows * shape.width();
         let tile = shape.tile_keys() * shape.stride.max(shape.value_stride);
         let sizes = [rows * shape.stride, rows * SEGMENT, tile, part, part];
@@ -66,17 +71,21 @@ impl<'a> Shape<'a> {
         out: Out<'_>,
         scratch: &mut Scratch,
     ) -> Result<(), BackendError> {
-        let mut tiles = Tiles::new(&mut scratch.floats, self, item.tokens.len());
+        let mut tiles = Tiles::new(&mut scratch.floats, self, item);
         self.scale_queries(item, tiles.queries);
         self.start(tiles.total);
         for segment in item.segments() {
             let part = std::mem::take(&mut tiles.part);
-            let done = self.segment(kernels, item, segment, &mut tiles, part);
-            self.merge(kernels, tiles.total, part);
+            let more = segment + 1 < item.segments().end;
+            let done = self.segment(kernels, item, segment, more, &mut tiles, part);
+            let rows = tiles.total.chunks_exact_mut(self.width()).zip(part.chunks_exact(self.width()));
+            rows.for_each(|(total, part)| self.merge(kernels, total, part));
             tiles.part = part;
             done?;
         }
-        self.finish(item, tiles.total, out);
+        for (row, total) in tiles.total.chunks_exact(self.width()).enumerate() {
+            self.finish(item, row, total, out);
+        }
         Ok(())
     }
 
@@ -95,16 +104,16 @@ impl<'a> Shape<'a> {
         Half { matrix, elements, dim: self.op.value_dim, stride: self.value_stride }
     }
 
-    /// Row `r` of an item: head `r % group` of the KV head's group, of token `r / group`.
-    fn rows<'s>(&'s self, item: &'s Item) -> impl Iterator<Item = (usize, usize, usize)> + use<'s, 'a> {
-        let heads = item.kv_head * self.group..(item.kv_head + 1) * self.group;
-        let of_token = move |token| heads.clone().map(move |head| (token, head));
-        item.tokens.clone().flat_map(of_token).enumerate().map(|(row, (token, head))| (row, token, head))
+    /// The token and the head of a row of an item: all heads of the first token come first, then those of the next.
+    fn token_and_head(&self, item: &Item, row: usize) -> (usize, usize) {
+        let heads = item.kv_heads.len() * self.group;
+        (item.tokens.start + row / heads, item.kv_heads.start * self.group + row % heads)
     }
 
     pub(super) fn scale_queries(&self, item: &Item, queries: &mut [f32]) {
         let dim = self.op.head_dim;
-        for (row, token, head) in self.rows(item) {
+        for row in 0..self.rows_of(item) {
+            let (token, head) = self.token_and_head(item, row);
             // SAFETY: a head of the queries' row, which nothing writes to.
             let query =
                 unsafe { std::slice::from_raw_parts(self.queries.row(token).wrapping_add(head * dim), dim) };
@@ -116,12 +125,13 @@ impl<'a> Shape<'a> {
         }
     }
 
-    /// The result of one segment, for all rows of an item.
+    /// The result of one segment, for all rows of an item. `more` says that the caller goes on with the next.
     pub(super) fn segment(
         &self,
         kernels: &Kernels,
         item: &Item,
         segment: usize,
+        more: bool,
         tiles: &mut Tiles<'_>,
         part: &mut [f32],
     ) -> Result<(), BackendError> {
@@ -133,6 +143,7 @@ impl<'a> Shape<'a> {
         let all = within(&item.visible);
         let all = base + all.start..base + all.end;
         let (group, stride, width) = (self.group, self.stride, self.width());
+        let heads = item.kv_heads.len() * group;
         let Tiles { queries, scores, tile, .. } = tiles;
 
         // For each token, the part of some keys (counted from the segment's first) that it sees.
@@ -141,18 +152,21 @@ impl<'a> Shape<'a> {
             let seen = seen.start.max(keys.start)..seen.end.min(keys.end);
             (!seen.is_empty()).then_some(seen)
         };
-        self.for_each_run(kernels, item, self.keys(), all.clone(), tile, |first, keys| {
+        let after = self.values().matrix.row(self.cache_row(item.sequence, all.start));
+        self.for_each_run(kernels, item, self.keys(), all.clone(), after, tile, |kv_head, first, keys| {
             let here = first - base..first - base + keys.len();
             for (t, token) in item.tokens.clone().enumerate() {
                 let Some(seen) = seen_of(&here, token) else { continue };
-                let queries = &queries[t * group * stride..][..group * stride];
-                let to = Rows { data: &mut scores[t * group * SEGMENT + seen.start..], stride: SEGMENT };
+                let row = t * heads + kv_head * group;
+                let queries = &queries[row * stride..][..group * stride];
+                let to = Rows { data: &mut scores[row * SEGMENT + seen.start..], stride: SEGMENT };
                 let keys = keys.slice(seen.start - here.start..seen.end - here.start);
                 // SAFETY: the table is for this processor.
                 unsafe { (kernels.scores)(to, queries, &keys) };
             }
         })?;
-        for (row, token, _) in self.rows(item) {
+        for row in 0..self.rows_of(item) {
+            let (token, _) = self.token_and_head(item, row);
             let result = &mut part[row * width..][..width];
             result.fill(0.0);
             let seen = within(&self.visible(token));
@@ -173,12 +187,18 @@ impl<'a> Shape<'a> {
             // SAFETY: the table is for this processor.
             (result[width - 1], result[width - 2]) = unsafe { (kernels.exp_scores)(scores) };
         }
-        self.for_each_run(kernels, item, self.values(), all, tile, |first, values| {
+        let after = if more {
+            self.keys().matrix.row(self.cache_row(item.sequence, base + SEGMENT)).cast_const()
+        } else {
+            std::ptr::null()
+        };
+        self.for_each_run(kernels, item, self.values(), all, after, tile, |kv_head, first, values| {
             let here = first - base..first - base + values.len();
             for (t, token) in item.tokens.clone().enumerate() {
                 let Some(seen) = seen_of(&here, token) else { continue };
-                let weights = &scores[t * group * SEGMENT + seen.start..];
-                let sums = Rows { data: &mut part[t * group * width..], stride: width };
+                let row = t * heads + kv_head * group;
+                let weights = &scores[row * SEGMENT + seen.start..];
+                let sums = Rows { data: &mut part[row * width..], stride: width };
                 let values = values.slice(seen.start - here.start..seen.end - here.start);
                 // SAFETY: the table is for this processor.
                 unsafe { (kernels.weighted_sum)(sums, group, weights, SEGMENT, &values) };
@@ -186,32 +206,50 @@ impl<'a> Shape<'a> {
         })
     }
 
-    /// Calls `each` with the first position and the rows of every stretch of `positions`: where they lie in the cache,
-    /// if few rows need them, else decoded into the tile.
+    /// Calls `each` with every KV head (counted from the item's first) and every stretch of `positions`, with its first
+    /// position and its rows: where they lie in the cache, if few rows need them, else decoded into the tile. Stretches
+    /// come in their order for each head. `after` is the row of the cache that is needed after them, or null.
+    #[allow(clippy::too_many_arguments, reason = "one loop over the cache, for keys and for values")]
     fn for_each_run(
         &self,
         kernels: &Kernels,
         item: &Item,
         half: Half<'_, 'a>,
         positions: Range<usize>,
+        after: *const u8,
         tile: &mut [f32],
-        mut each: impl FnMut(usize, KvRows<'_>),
+        mut each: impl FnMut(usize, usize, KvRows<'_>),
     ) -> Result<(), BackendError> {
         let Half { matrix, elements, dim, stride } = half;
         let bytes = elements.bytes(dim);
-        let offset = item.kv_head * bytes;
+        let offset = item.kv_heads.start * bytes;
+        let heads = item.kv_heads.len();
         if dim == stride && item.tokens.len() * self.group <= DIRECT_ROWS {
+            let chunk = (CHUNK / (heads * bytes).max(1) / CHUNK_ROWS * CHUNK_ROWS).max(CHUNK_ROWS);
             let mut first = positions.start;
             while first < positions.end {
                 let row = self.cache_row(item.sequence, first);
                 let mut end = (first / self.page_len + 1) * self.page_len;
                 // Pages that lie one after the other are one stretch.
-                while end < positions.end && self.cache_row(item.sequence, end) == row + (end - first) {
+                while end < positions.end
+                    && end - first < chunk
+                    && self.cache_row(item.sequence, end) == row + (end - first)
+                {
                     end += self.page_len;
                 }
-                let len = end.min(positions.end) - first;
+                let len = (end.min(positions.end) - first).min(chunk);
+                let next = if first + len < positions.end {
+                    matrix.row(self.cache_row(item.sequence, first + len)).cast_const()
+                } else {
+                    after
+                };
                 let data = cached_rows(matrix, row, len);
-                each(first, KvRows::new(&data[offset..], matrix.row_bytes, len, dim, elements));
+                for kv_head in 0..heads {
+                    let at = offset + kv_head * bytes;
+                    let rows = KvRows::new(&data[at..], matrix.row_bytes, len, dim, elements);
+                    let rows = if next.is_null() { rows } else { rows.fetching(next.wrapping_add(at)) };
+                    each(kv_head, first, rows);
+                }
                 first += len;
             }
             return Ok(());
@@ -219,13 +257,15 @@ impl<'a> Shape<'a> {
         for first in positions.clone().step_by(self.tile_keys()) {
             let here = first..positions.end.min(first + self.tile_keys());
             let tile = &mut tile[..here.len() * stride];
-            for (position, row) in here.zip(tile.chunks_exact_mut(stride)) {
-                let cached = cached_rows(matrix, self.cache_row(item.sequence, position), 1);
-                let (head, padding) = row.split_at_mut(dim);
-                decode_cached(kernels, matrix.dtype, &cached[offset..][..bytes], head)?;
-                padding.fill(0.0);
+            for kv_head in 0..heads {
+                for (position, row) in here.clone().zip(tile.chunks_exact_mut(stride)) {
+                    let cached = cached_rows(matrix, self.cache_row(item.sequence, position), 1);
+                    let (head, padding) = row.split_at_mut(dim);
+                    decode_cached(kernels, matrix.dtype, &cached[offset + kv_head * bytes..][..bytes], head)?;
+                    padding.fill(0.0);
+                }
+                each(kv_head, first, KvRows::floats(tile, stride));
             }
-            each(first, KvRows::floats(tile, stride));
         }
         Ok(())
     }
@@ -238,36 +278,30 @@ impl<'a> Shape<'a> {
         }
     }
 
-    /// Merges the result of the next segment into the total, row by row.
+    /// Merges a row's result of the next segment into its total.
     pub(super) fn merge(&self, kernels: &Kernels, total: &mut [f32], part: &[f32]) {
         let last = self.width() - 1;
-        let rows = total.chunks_exact_mut(self.width()).zip(part.chunks_exact(self.width()));
-        for (total, part) in rows {
-            if part[last] == f32::NEG_INFINITY && part[last - 1] == 0.0 {
-                continue;
-            }
-            // Both maximums relative to the larger one, as factors.
-            let mut factors = [total[last], part[last]];
-            // SAFETY: the table is for this processor.
-            let (top, _) = unsafe { (kernels.exp_scores)(&mut factors) };
-            total[last] = top;
-            // SAFETY: as above.
-            unsafe { (kernels.axpby)(&mut total[..last], factors[0], &part[..last], factors[1]) };
+        if part[last] == f32::NEG_INFINITY && part[last - 1] == 0.0 {
+            return;
         }
+        // Both maximums relative to the larger one, as factors.
+        let mut factors = [total[last], part[last]];
+        // SAFETY: the table is for this processor.
+        let (top, _) = unsafe { (kernels.exp_scores)(&mut factors) };
+        total[last] = top;
+        // SAFETY: as above.
+        unsafe { (kernels.axpby)(&mut total[..last], factors[0], &part[..last], factors[1]) };
     }
 
-    /// Divides by the sums and writes the result.
-    pub(super) fn finish(&self, item: &Item, total: &[f32], out: Out<'_>) {
-        let (dim, width) = (self.op.value_dim, self.width());
-        for (row, token, head) in self.rows(item) {
-            let total = &total[row * width..][..width];
-            let inverse = 1.0 / total[width - 2];
-            // SAFETY: this head of this token is written by this item alone.
-            let result =
-                unsafe { std::slice::from_raw_parts_mut(out.row(token).wrapping_add(head * dim), dim) };
-            for (r, t) in result.iter_mut().zip(total) {
-                *r = t * inverse;
-            }
+    /// Divides a row's total by its sum and writes the result.
+    pub(super) fn finish(&self, item: &Item, row: usize, total: &[f32], out: Out<'_>) {
+        let (token, head) = self.token_and_head(item, row);
+        let dim = self.op.value_dim;
+        let inverse = 1.0 / total[self.width() - 2];
+        // SAFETY: this head of this token is written by this item alone.
+        let result = unsafe { std::slice::from_raw_parts_mut(out.row(token).wrapping_add(head * dim), dim) };
+        for (r, t) in result.iter_mut().zip(total) {
+            *r = t * inverse;
         }
     }
 }

@@ -56,6 +56,8 @@ pub(crate) struct KvRows<'a> {
     len: usize,
     dim: usize,
     elements: Elements,
+    /// From a row to the one that is fetched while it is used.
+    ahead: isize,
 }
 
 impl<'a> KvRows<'a> {
@@ -70,7 +72,17 @@ impl<'a> KvRows<'a> {
         assert!(dim.is_multiple_of(LANES) && dim.is_multiple_of(elements.block()), "{dim} {elements:?}");
         let needed = len.checked_sub(1).map_or(0, |before| before * distance + elements.bytes(dim));
         assert!(data.len() >= needed, "{len} rows {distance} bytes apart in {} bytes", data.len());
-        KvRows { data, distance, len, dim, elements }
+        KvRows { data, distance, len, dim, elements, ahead: 0 }
+    }
+
+    /// The same rows, while the use of which those that begin at `next`, as far apart, are to be fetched.
+    pub(crate) fn fetching(self, next: *const u8) -> KvRows<'a> {
+        KvRows { ahead: next.addr().wrapping_sub(self.data.as_ptr().addr()) as isize, ..self }
+    }
+
+    /// From a row to the one that is to be fetched while it is used; 0 if none is.
+    pub(crate) fn ahead(&self) -> isize {
+        self.ahead
     }
 
     /// Rows of a tile of floats, without gaps.

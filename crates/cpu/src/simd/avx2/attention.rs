@@ -20,6 +20,19 @@ const CHUNK: usize = 8192;
 /// other longer than the processor looks ahead.
 const BLOCKS: usize = 4;
 
+/// Fetches the cache lines of `bytes` bytes from `at` on, which may be any address.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+fn prefetch(at: *const u8, bytes: usize) {
+    for line in (0..bytes).step_by(64) {
+        // SAFETY: a prefetch reads nothing.
+        #[allow(unused_unsafe, reason = "depends on the compiler's version")]
+        unsafe {
+            _mm_prefetch::<_MM_HINT_T0>(at.wrapping_add(line).cast());
+        }
+    }
+}
+
 /// The type of the elements, as a type.
 trait Type {
     const ELEMENTS: Elements;
@@ -120,13 +133,14 @@ fn scores_of<T: Type>(scores: Rows<'_>, queries: &[f32], keys: &KvRows<'_>) {
             let heads = block_of(rows - row);
             let to = scores.data[row * scores.stride..].as_mut_ptr();
             let query = queries[row * dim..].as_ptr();
+            let ahead = if row == 0 { keys.ahead() } else { 0 };
             // SAFETY: `heads` queries and rows of scores from `row` on.
             unsafe {
                 match heads {
-                    1 => key_blocks::<T, 1, 4>(to, scores.stride, query, keys, &keys_here),
-                    2 => key_blocks::<T, 2, 4>(to, scores.stride, query, keys, &keys_here),
-                    3 => key_blocks::<T, 3, 2>(to, scores.stride, query, keys, &keys_here),
-                    _ => key_blocks::<T, 4, 2>(to, scores.stride, query, keys, &keys_here),
+                    1 => key_blocks::<T, 1, 4>(to, scores.stride, query, keys, &keys_here, ahead),
+                    2 => key_blocks::<T, 2, 4>(to, scores.stride, query, keys, &keys_here, ahead),
+                    3 => key_blocks::<T, 3, 2>(to, scores.stride, query, keys, &keys_here, ahead),
+                    _ => key_blocks::<T, 4, 2>(to, scores.stride, query, keys, &keys_here, ahead),
                 }
             }
             row += heads;
@@ -155,7 +169,9 @@ unsafe fn key_blocks<T: Type, const R: usize, const K: usize>(
     query: *const f32,
     keys: &KvRows<'_>,
     range: &Range<usize>,
+    ahead: isize,
 ) {
+    let bytes = keys.elements().bytes(keys.dim());
     let (dim, distance) = (keys.dim(), keys.distance());
     // SAFETY: the caller's; each block of keys is within them. All lanes are written before they are added up.
     unsafe {
@@ -164,6 +180,11 @@ unsafe fn key_blocks<T: Type, const R: usize, const K: usize>(
         while first + BLOCKS * K <= range.end {
             let mut lanes = [MaybeUninit::<[[__m256; K]; R]>::uninit(); BLOCKS];
             for block in 0..BLOCKS {
+                if ahead != 0 {
+                    for k in 0..K {
+                        prefetch(key.wrapping_add(k * distance).wrapping_offset(ahead), bytes);
+                    }
+                }
                 lanes[block].write(products::<T, R, K>(query, dim, key, distance));
                 key = key.wrapping_add(K * distance);
             }
@@ -365,6 +386,7 @@ fn weighted_sum_of<T: Type>(
         let mut row = 0;
         while row < rows {
             let heads = block_of(rows - row);
+            let ahead = if row == 0 { values.ahead() } else { 0 };
             let block = Weighted {
                 sums: sums.data[row * sums.stride..].as_mut_ptr(),
                 stride: sums.stride,
@@ -374,10 +396,10 @@ fn weighted_sum_of<T: Type>(
             // SAFETY: `heads` rows of sums and weights from `row` on.
             unsafe {
                 match heads {
-                    1 => block.columns::<T, 1, 8>(values, &range),
-                    2 => block.columns::<T, 2, 4>(values, &range),
-                    3 => block.columns::<T, 3, 3>(values, &range),
-                    _ => block.columns::<T, 4, 2>(values, &range),
+                    1 => block.columns::<T, 1, 8>(values, &range, ahead),
+                    2 => block.columns::<T, 2, 4>(values, &range, ahead),
+                    3 => block.columns::<T, 3, 3>(values, &range, ahead),
+                    _ => block.columns::<T, 4, 2>(values, &range, ahead),
                 }
             }
             row += heads;
@@ -404,20 +426,21 @@ impl Weighted {
         &self,
         values: &KvRows<'_>,
         range: &Range<usize>,
+        ahead: isize,
     ) {
         let mut col = 0;
         // SAFETY: the caller's; the columns are within the row.
         unsafe {
             while col + V * LANES <= values.dim() {
-                self.add::<T, R, V>(values, range, col);
+                self.add::<T, R, V>(values, range, col, ahead);
                 col += V * LANES;
             }
             while col + 2 * LANES <= values.dim() {
-                self.add::<T, R, 2>(values, range, col);
+                self.add::<T, R, 2>(values, range, col, ahead);
                 col += 2 * LANES;
             }
             if col < values.dim() {
-                self.add::<T, R, 1>(values, range, col);
+                self.add::<T, R, 1>(values, range, col, ahead);
             }
         }
     }
@@ -431,6 +454,7 @@ impl Weighted {
         values: &KvRows<'_>,
         range: &Range<usize>,
         col: usize,
+        ahead: isize,
     ) {
         let mut sums = [[_mm256_setzero_ps(); V]; R];
         // SAFETY: the caller's.
@@ -440,8 +464,13 @@ impl Weighted {
                     sums[r][v] = _mm256_loadu_ps(self.sums.add(r * self.stride + col + v * LANES));
                 }
             }
+            let from = values.elements().bytes(col);
+            let bytes = values.elements().bytes(col + V * LANES) - from;
             for j in range.start..range.end {
                 let row = values.as_ptr().add(j * values.distance());
+                if ahead != 0 {
+                    prefetch(row.wrapping_offset(ahead).wrapping_add(from), bytes);
+                }
                 let mut weights = [_mm256_setzero_ps(); R];
                 for r in 0..R {
                     weights[r] = _mm256_broadcast_ss(&*self.weights.add(r * self.weight_stride + j));

@@ -8,6 +8,7 @@ use super::math::exp;
 use crate::simd::attention::{Elements, KvRows, LANES, Rows};
 use crate::simd::math::sum_lanes;
 use std::arch::aarch64::*;
+use std::arch::asm;
 use std::ops::Range;
 
 /// Bytes of the keys (or values) that all blocks of heads pass over before the next: a quarter of a first-level cache.
@@ -100,6 +101,18 @@ unsafe fn load_floats(p: *const f32, i: usize) -> Eight {
     }
 }
 
+/// Fetches the cache lines of `bytes` bytes from `at` on, which may be any address.
+#[inline]
+fn prefetch(at: *const u8, bytes: usize) {
+    for line in (0..bytes).step_by(64) {
+        let at = at.wrapping_add(line);
+        // SAFETY: a hint; it reads nothing and changes nothing.
+        unsafe {
+            asm!("prfm pldl1keep, [{at}]", at = in(reg) at, options(nostack, preserves_flags, readonly))
+        };
+    }
+}
+
 /// See [`crate::simd::attention::scores`].
 ///
 /// # Safety
@@ -132,11 +145,12 @@ fn scores_of<T: Type>(scores: Rows<'_>, queries: &[f32], keys: &KvRows<'_>) {
             let query = queries[row * dim..].as_ptr();
             // SAFETY: `heads` queries and rows of scores from `row` on.
             unsafe {
+                let ahead = if row == 0 { keys.ahead() } else { 0 };
                 match heads {
-                    1 => key_blocks::<T, 1, 8>(to, scores.stride, query, keys, keys_here.clone()),
-                    2 => key_blocks::<T, 2, 4>(to, scores.stride, query, keys, keys_here.clone()),
-                    3 => key_blocks::<T, 3, 2>(to, scores.stride, query, keys, keys_here.clone()),
-                    _ => key_blocks::<T, 4, 2>(to, scores.stride, query, keys, keys_here.clone()),
+                    1 => key_blocks::<T, 1, 8>(to, scores.stride, query, keys, keys_here.clone(), ahead),
+                    2 => key_blocks::<T, 2, 4>(to, scores.stride, query, keys, keys_here.clone(), ahead),
+                    3 => key_blocks::<T, 3, 2>(to, scores.stride, query, keys, keys_here.clone(), ahead),
+                    _ => key_blocks::<T, 4, 2>(to, scores.stride, query, keys, keys_here.clone(), ahead),
                 }
             }
             row += heads;
@@ -165,8 +179,10 @@ unsafe fn key_blocks<T: Type, const R: usize, const K: usize>(
     query: *const f32,
     keys: &KvRows<'_>,
     range: Range<usize>,
+    ahead: isize,
 ) {
     let (dim, distance) = (keys.dim(), keys.distance());
+    let bytes = keys.elements().bytes(dim);
     let mut first = range.start;
     while first < range.end {
         if range.end - first < K && range.end >= K {
@@ -178,6 +194,9 @@ unsafe fn key_blocks<T: Type, const R: usize, const K: usize>(
         for k in 0..K {
             // SAFETY: a row of the keys; the last one stands in for those that are not there.
             key[k] = unsafe { key[k].add((first + k.min(left - 1)) * distance) };
+            if ahead != 0 {
+                prefetch(key[k].wrapping_offset(ahead), bytes);
+            }
         }
         // SAFETY: the caller's.
         unsafe {
@@ -285,6 +304,7 @@ fn weighted_sum_of<T: Type>(
         let mut row = 0;
         while row < rows {
             let heads = block_of(rows - row);
+            let ahead = if row == 0 { values.ahead() } else { 0 };
             let block = Weighted {
                 sums: sums.data[row * sums.stride..].as_mut_ptr(),
                 stride: sums.stride,
@@ -294,10 +314,10 @@ fn weighted_sum_of<T: Type>(
             // SAFETY: `heads` rows of sums and weights from `row` on.
             unsafe {
                 match heads {
-                    1 => block.columns::<T, 1, 8>(values, &range),
-                    2 => block.columns::<T, 2, 4>(values, &range),
-                    3 => block.columns::<T, 3, 2>(values, &range),
-                    _ => block.columns::<T, 4, 2>(values, &range),
+                    1 => block.columns::<T, 1, 8>(values, &range, ahead),
+                    2 => block.columns::<T, 2, 4>(values, &range, ahead),
+                    3 => block.columns::<T, 3, 2>(values, &range, ahead),
+                    _ => block.columns::<T, 4, 2>(values, &range, ahead),
                 }
             }
             row += heads;
@@ -324,16 +344,17 @@ impl Weighted {
         &self,
         values: &KvRows<'_>,
         range: &Range<usize>,
+        ahead: isize,
     ) {
         let mut col = 0;
         // SAFETY: the caller's; the columns are within the row.
         unsafe {
             while col + V * LANES <= values.dim() {
-                self.add::<T, R, V>(values, range, col);
+                self.add::<T, R, V>(values, range, col, ahead);
                 col += V * LANES;
             }
             while col < values.dim() {
-                self.add::<T, R, 1>(values, range, col);
+                self.add::<T, R, 1>(values, range, col, ahead);
                 col += LANES;
             }
         }
@@ -348,6 +369,7 @@ impl Weighted {
         values: &KvRows<'_>,
         range: &Range<usize>,
         col: usize,
+        ahead: isize,
     ) {
         let mut sums = [[[vdupq_n_f32(0.0); 2]; V]; R];
         // SAFETY: the caller's.
@@ -357,8 +379,13 @@ impl Weighted {
                     sums[r][v] = load_floats(self.sums, r * self.stride + col + v * LANES);
                 }
             }
+            let from = values.elements().bytes(col);
+            let bytes = values.elements().bytes(col + V * LANES) - from;
             for j in range.start..range.end {
                 let row = values.as_ptr().add(j * values.distance());
+                if ahead != 0 {
+                    prefetch(row.wrapping_offset(ahead).wrapping_add(from), bytes);
+                }
                 let mut value = [[vdupq_n_f32(0.0); 2]; V];
                 for v in 0..V {
                     let i = col + v * LANES;

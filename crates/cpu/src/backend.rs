@@ -354,7 +354,8 @@ impl Backend for CpuBackend {
             _ => return Ok(()),
         };
         for &matrix in matrices {
-            self.weights.pack(&graph.weight(matrix).name, &mut self.pool, self.pack_cache.as_deref())?;
+            let name = &graph.weight(matrix).name;
+            self.weights.pack(self.kernels, name, &mut self.pool, self.pack_cache.as_deref())?;
         }
         Ok(())
     }

@@ -35,6 +35,7 @@ mod matmul;
 mod norm;
 mod pack;
 mod pack_cache;
+mod pack_group;
 mod pool;
 mod quantize;
 mod rope;

@@ -46,6 +46,7 @@ impl Weight {
     /// [`BackendError::OutOfMemory`].
     fn pack(
         &self,
+        kernels: &Kernels,
         name: &str,
         pool: &mut Pool,
         arena: &mut Arena,
@@ -58,7 +59,7 @@ impl Weight {
                 Some(packed) => packed,
                 None => {
                     let packed =
-                        Arc::new(Packed::new(pool, arena, self.format, layout, shape, |r| self.row(r))?);
+                        Arc::new(Packed::new(kernels, pool, arena, self.format, layout, shape, &self.bytes)?);
                     if let Some(cache) = cache {
                         cache.add(name, self.format, shape, &packed);
                     }
@@ -100,13 +101,14 @@ impl Weights {
     /// [`BackendError::MissingWeight`], [`BackendError::OutOfMemory`].
     pub(crate) fn pack(
         &mut self,
+        kernels: &Kernels,
         name: &str,
         pool: &mut Pool,
         cache: Option<&PackCache>,
     ) -> Result<(), BackendError> {
         let weight = self.weights.get(name);
         let weight = weight.ok_or_else(|| BackendError::MissingWeight { name: name.into() })?;
-        weight.pack(name, pool, &mut self.arena, cache)
+        weight.pack(kernels, name, pool, &mut self.arena, cache)
     }
 
     /// Bytes of all packed forms.

@@ -27,8 +27,9 @@ mod neon;
 #[cfg(target_arch = "x86_64")]
 mod vnni;
 
+use crate::buffers::ALIGN;
 use crate::exec::Out;
-use crate::pack::Packed;
+use crate::pack::{Layout, Packed, rows_of_group};
 use crate::quantize::{QuantMatrix, QuantRowMut};
 use attention::{KvRows, Rows};
 use graph::ops::Activation;
@@ -166,7 +167,41 @@ impl DotTile<'_> {
         let bytes = self.format.row_bytes(self.cols).unwrap_or(0);
         &self.weights[row * bytes..][..bytes]
     }
+
+    /// The packed bytes of a group, at the start of a cache line. Where weights were not packed before, it is packed
+    /// into `memory`.
+    ///
+    /// # Safety
+    /// The processor has the instructions of `pack_group`.
+    #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+    unsafe fn group<'a>(
+        &'a self,
+        pack_group: PackGroup,
+        layout: Layout,
+        group: usize,
+        memory: &'a mut Vec<Line>,
+    ) -> &'a [u8] {
+        let bytes = layout.group_bytes(self.cols / 32);
+        let Some(packed) = self.packed else {
+            memory.resize(bytes.div_ceil(ALIGN), Line([0; ALIGN]));
+            let to = bytemuck::cast_slice_mut(memory);
+            let rows = rows_of_group(self.weights, self.out.cols, group);
+            // SAFETY: the caller's.
+            unsafe { pack_group(self.format, layout, self.cols, rows, to) };
+            return to;
+        };
+        let group = packed.group(group);
+        assert!(group.len() >= bytes, "a group of {} bytes instead of {bytes}", group.len());
+        assert!(group.as_ptr().addr().is_multiple_of(ALIGN), "a group that no cache line starts with");
+        group
+    }
 }
+
+/// A cache line.
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+#[derive(Clone, Copy, bytemuck::Pod, bytemuck::Zeroable)]
+#[repr(C, align(64))]
+struct Line([u8; ALIGN]);
 
 /// Scratch of one worker for [`Kernels::dot_tile`].
 #[derive(Default)]
@@ -181,6 +216,8 @@ pub(crate) struct Panel {
 
 type Binary = unsafe fn(dst: *mut f32, a: *const f32, b: *const f32, n: usize);
 type WithFactor = unsafe fn(dst: *mut f32, a: *const f32, factor: f32, n: usize);
+/// The format, its layout, elements of a row, the rows, and where the group goes.
+pub(crate) type PackGroup = unsafe fn(Format, Layout, usize, &[u8], &mut [u8]);
 type Quantize = unsafe fn(x: &[f32], to: QuantRowMut<'_>);
 type Rotate = unsafe fn(dst: *mut f32, x: *const f32, cos: *const f32, sin: *const f32, pairs: usize);
 
@@ -214,6 +251,7 @@ pub(crate) struct Kernels {
     pub(crate) bf16_to_f32: unsafe fn(dst: &mut [f32], src: &[u8]),
     pub(crate) f32_to_f16: unsafe fn(dst: &mut [u8], src: &[f32]),
     pub(crate) f32_to_bf16: unsafe fn(dst: &mut [u8], src: &[f32]),
+    pub(crate) pack_group: PackGroup,
     pub(crate) dot_tile:
         unsafe fn(tile: &DotTile<'_>, rows: Range<usize>, tokens: Range<usize>, panel: &mut Panel),
 }

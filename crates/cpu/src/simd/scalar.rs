@@ -3,6 +3,7 @@
 use super::attention::{scores, weighted_sum};
 use super::blocks::{Minimum, for_each_block, minimum};
 use super::{DotTile, Kernels, Panel, SimdLevel};
+use crate::pack::Layout;
 use crate::quantize::QuantRow;
 use quant::Format;
 use std::ops::Range;
@@ -31,6 +32,7 @@ pub(crate) static KERNELS: Kernels = Kernels {
     bf16_to_f32,
     f32_to_f16,
     f32_to_bf16,
+    pack_group,
     dot_tile,
 };
 
@@ -89,6 +91,11 @@ pub(crate) fn dot_row(format: Format, weights: &[u8], x: QuantRow<'_>) -> f32 {
         }
     });
     sum
+}
+
+/// Packs a group: see [`crate::pack_group::pack_group`].
+pub(super) fn pack_group(format: Format, layout: Layout, cols: usize, rows: &[u8], group: &mut [u8]) {
+    crate::pack_group::pack_group(format, layout, cols, rows, group);
 }
 
 /// Products of some rows with some tokens.

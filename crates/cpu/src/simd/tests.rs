@@ -61,7 +61,7 @@ pub(super) fn dot_formats() -> impl Iterator<Item = Format> {
 }
 
 /// The levels other than the reference that this processor has.
-pub(super) fn levels() -> impl Iterator<Item = &'static Kernels> {
+pub(crate) fn levels() -> impl Iterator<Item = &'static Kernels> {
     SimdLevel::ALL.into_iter().filter(|level| *level != SimdLevel::Scalar).filter_map(Kernels::of)
 }
 
@@ -85,11 +85,17 @@ pub(super) fn quantised(kernels: &Kernels, x: &[f32], cols: usize) -> QuantMatri
 }
 
 pub(super) fn packed(format: Format, weights: &[u8], [rows, cols]: [usize; 2]) -> Packed {
-    let row_bytes = format.row_bytes(cols).unwrap();
-    let row = |row: usize| &weights[row * row_bytes..][..row_bytes];
     let mut pool = Pool::new(Some(2)).unwrap();
-    Packed::new(&mut pool, &mut Arena::default(), format, Layout::of(format).unwrap(), [rows, cols], row)
-        .unwrap()
+    Packed::new(
+        &scalar::KERNELS,
+        &mut pool,
+        &mut Arena::default(),
+        format,
+        Layout::of(format).unwrap(),
+        [rows, cols],
+        weights,
+    )
+    .unwrap()
 }
 
 fn tile(

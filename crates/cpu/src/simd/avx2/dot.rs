@@ -9,11 +9,10 @@
 #![allow(clippy::needless_range_loop, reason = "see above")]
 
 use super::unpack::*;
-use crate::buffers::ALIGN;
-use crate::pack::{ROWS, pack_row};
+use crate::pack::ROWS;
 use crate::quantize::QuantRow;
 use crate::simd::blocks::Minimum;
-use crate::simd::{DotTile, Panel};
+use crate::simd::{DotTile, Line, Panel};
 use quant::Format;
 use std::arch::x86_64::*;
 use std::ops::Range;
@@ -34,12 +33,8 @@ pub(crate) struct PanelMemory {
     /// [`GROUPS`] unpacked groups, one after the other.
     blocks: Vec<PanelBlock>,
     /// A group that is packed on the way, where weights were not packed before.
-    group: Vec<AlignedBytes>,
+    group: Vec<Line>,
 }
-
-#[derive(Clone, Copy)]
-#[repr(C, align(64))]
-struct AlignedBytes([u8; ALIGN]);
 
 /// Products of some rows with some tokens; see [`crate::simd::scalar`] for what they are. `rows` starts at a whole
 /// group and ends at one, or at the last row.
@@ -85,22 +80,30 @@ unsafe fn run<F: Packing>(tile: &DotTile<'_>, rows: Range<usize>, tokens: Range<
     assert!(tokens.end <= tile.activations.rows() && tile.activations.blocks() == blocks);
     let PanelMemory { blocks: memory, group: scratch } = &mut panel.avx2;
     let groups = rows.start / ROWS..rows.end.div_ceil(ROWS);
+    if tokens.is_empty() {
+        return;
+    }
     if tokens.len() < PANEL_TOKENS {
+        let mut x = [tile.activations.row(tokens.start); PANEL_TOKENS];
+        for t in 1..tokens.len() {
+            x[t] = tile.activations.row(tokens.start + t);
+        }
         for group in groups {
-            let bytes = group_of::<F>(tile, group, scratch);
+            // SAFETY: the processor has the level's instructions.
+            let bytes = unsafe { tile.group(super::pack_group, F::LAYOUT, group, scratch) };
             let mut token = tokens.start;
             // SAFETY: the group has the layout's bytes for `blocks`, and so have the activations, as checked above;
             // results are the caller's.
             unsafe {
                 while tokens.end - token >= 2 {
-                    let x = [tile.activations.row(token), tile.activations.row(token + 1)];
-                    let y = stream::<F, 2>(bytes, blocks, &x);
+                    let t = token - tokens.start;
+                    let y = stream::<F, 2>(bytes, blocks, &[x[t], x[t + 1]]);
                     put(tile, &rows, group, token, y[0]);
                     put(tile, &rows, group, token + 1, y[1]);
                     token += 2;
                 }
                 if token < tokens.end {
-                    let [y] = stream::<F, 1>(bytes, blocks, &[tile.activations.row(token)]);
+                    let [y] = stream::<F, 1>(bytes, blocks, &[x[token - tokens.start]]);
                     put(tile, &rows, group, token, y);
                 }
             }
@@ -112,7 +115,8 @@ unsafe fn run<F: Packing>(tile: &DotTile<'_>, rows: Range<usize>, tokens: Range<
         let together = GROUPS.min(groups.end - group);
         memory.clear();
         for g in group..group + together {
-            let bytes = group_of::<F>(tile, g, scratch);
+            // SAFETY: the processor has the level's instructions.
+            let bytes = unsafe { tile.group(super::pack_group, F::LAYOUT, g, scratch) };
             // SAFETY: the group has the layout's bytes for `blocks`.
             unsafe { unpack::<F>(bytes, blocks, memory) };
         }
@@ -125,36 +129,6 @@ unsafe fn run<F: Packing>(tile: &DotTile<'_>, rows: Range<usize>, tokens: Range<
             }
         }
         group += together;
-    }
-}
-
-/// The packed bytes of a group.
-#[target_feature(enable = "avx2,fma,f16c")]
-fn group_of<'a, F: Packing>(
-    tile: &DotTile<'a>,
-    group: usize,
-    scratch: &'a mut Vec<AlignedBytes>,
-) -> &'a [u8] {
-    let blocks = tile.cols / 32;
-    let bytes = F::LAYOUT.group_bytes(blocks);
-    match tile.packed {
-        Some(packed) => {
-            let group = packed.group(group);
-            assert!(group.len() >= bytes && group.as_ptr().addr().is_multiple_of(32));
-            group
-        }
-        None => {
-            scratch.clear();
-            scratch.resize(bytes.div_ceil(ALIGN), AlignedBytes([0; ALIGN]));
-            let to: &mut [u8] = {
-                // SAFETY: plain bytes, as many as there are.
-                unsafe { std::slice::from_raw_parts_mut(scratch.as_mut_ptr().cast(), scratch.len() * ALIGN) }
-            };
-            for r in 0..ROWS.min(tile.out.cols - group * ROWS) {
-                pack_row(F::FORMAT, F::LAYOUT, blocks, tile.row(group * ROWS + r), r, to);
-            }
-            to
-        }
     }
 }
 

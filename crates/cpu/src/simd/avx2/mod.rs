@@ -12,6 +12,8 @@ pub(super) mod unpack;
 pub(crate) use dot::PanelMemory;
 
 use super::{Kernels, SimdLevel};
+use crate::pack::Layout;
+use quant::Format;
 
 /// The table. To be used only where [`SimdLevel::Avx2`] is available.
 pub(crate) static KERNELS: Kernels = Kernels {
@@ -38,5 +40,15 @@ pub(crate) static KERNELS: Kernels = Kernels {
     bf16_to_f32: float::bf16_to_f32,
     f32_to_f16: float::f32_to_f16,
     f32_to_bf16: float::f32_to_bf16,
+    pack_group,
     dot_tile: dot::dot_tile,
 };
+
+/// See [`crate::pack_group::pack_group`].
+///
+/// # Safety
+/// None but the instructions.
+#[target_feature(enable = "avx2")]
+pub(super) unsafe fn pack_group(format: Format, layout: Layout, cols: usize, rows: &[u8], group: &mut [u8]) {
+    crate::pack_group::pack_group(format, layout, cols, rows, group);
+}

@@ -11,11 +11,11 @@
 
 use super::products::{Dotprod, I8mm, Integers, Neon, Products};
 use super::unpack::*;
-use crate::buffers::ALIGN;
-use crate::pack::{ROWS, pack_row};
+use crate::pack::ROWS;
 use crate::quantize::QuantRow;
 use crate::simd::blocks::Minimum;
-use crate::simd::{DotTile, Panel};
+use crate::simd::scalar::pack_group;
+use crate::simd::{DotTile, Line, Panel};
 use quant::Format;
 use std::arch::aarch64::*;
 use std::ops::Range;
@@ -31,12 +31,8 @@ pub(crate) struct PanelMemory {
     /// The panel.
     blocks: Vec<Block>,
     /// A group that is packed on the way, where weights were not packed before.
-    group: Vec<AlignedBytes>,
+    group: Vec<Line>,
 }
-
-#[derive(Clone, Copy)]
-#[repr(C, align(64))]
-struct AlignedBytes([u8; ALIGN]);
 
 /// `dot_tile` of a level, and the function for each format that has the level's instructions.
 macro_rules! dot_tile {
@@ -107,7 +103,8 @@ unsafe fn run<P: Products, F: Packing>(
     assert!(tokens.end <= tile.activations.rows() && tile.activations.blocks() == blocks);
     let PanelMemory { blocks: memory, group: scratch } = &mut panel.neon;
     for group in rows.start / ROWS..rows.end.div_ceil(ROWS) {
-        let bytes = group_of::<F>(tile, group, scratch);
+        // SAFETY: the processor has the level's instructions.
+        let bytes = unsafe { tile.group(pack_group, F::LAYOUT, group, scratch) };
         let to = Results { tile, first: group * ROWS, count: ROWS.min(rows.end - group * ROWS) };
         // SAFETY: the group has the layout's bytes for `blocks`, and so have the activations, as checked above;
         // results are the caller's.
@@ -121,35 +118,6 @@ unsafe fn run<P: Products, F: Packing>(
                     multiply::<P, F>(memory, range.start, &to, tokens.clone());
                 }
             }
-        }
-    }
-}
-
-/// The packed bytes of a group.
-fn group_of<'a, F: Packing>(
-    tile: &DotTile<'a>,
-    group: usize,
-    scratch: &'a mut Vec<AlignedBytes>,
-) -> &'a [u8] {
-    let blocks = tile.cols / 32;
-    let bytes = F::LAYOUT.group_bytes(blocks);
-    match tile.packed {
-        Some(packed) => {
-            let group = packed.group(group);
-            assert!(group.len() >= bytes, "a group of {} bytes instead of {bytes}", group.len());
-            group
-        }
-        None => {
-            scratch.clear();
-            scratch.resize(bytes.div_ceil(ALIGN), AlignedBytes([0; ALIGN]));
-            let to: &mut [u8] = {
-                // SAFETY: plain bytes, as many as there are.
-                unsafe { std::slice::from_raw_parts_mut(scratch.as_mut_ptr().cast(), scratch.len() * ALIGN) }
-            };
-            for r in 0..ROWS.min(tile.out.cols - group * ROWS) {
-                pack_row(F::FORMAT, F::LAYOUT, blocks, tile.row(group * ROWS + r), r, to);
-            }
-            to
         }
     }
 }

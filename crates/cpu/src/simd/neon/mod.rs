@@ -45,6 +45,7 @@ macro_rules! table {
             bf16_to_f32: float::bf16_to_f32,
             f32_to_f16: float::f32_to_f16,
             f32_to_bf16: float::f32_to_bf16,
+            pack_group: super::scalar::pack_group,
             dot_tile: $dot_tile,
         };
     };

@@ -3,10 +3,9 @@
 
 use super::kernel::{GROUP_ROWS, PANEL_ROWS, panel_vectors};
 use crate::buffers::ALIGN;
-use crate::pack::pack_row;
 use crate::quantize::QuantRow;
-use crate::simd::avx2::unpack::*;
-use crate::simd::{DotTile, Panel};
+use crate::simd::avx2::{pack_group, unpack::*};
+use crate::simd::{DotTile, Line, Panel};
 use quant::Format;
 use std::ops::Range;
 
@@ -51,11 +50,6 @@ pub(crate) struct PanelMemory {
     /// A group that is packed on the way, where weights were not packed before.
     group: Vec<Line>,
 }
-
-/// A cache line.
-#[derive(Clone, Copy)]
-#[repr(C, align(64))]
-struct Line([u8; ALIGN]);
 
 /// Products of some rows with some tokens; see [`crate::simd::scalar`] for what they are. `rows` starts at a whole
 /// group and ends at one, or at the last row.
@@ -110,7 +104,8 @@ unsafe fn run<L: Level, F: Packing>(
     let groups = rows.start / GROUP_ROWS..rows.end.div_ceil(GROUP_ROWS);
     if tokens.len() < STREAMED_TOKENS {
         for group in groups {
-            let bytes = group_of::<F>(tile, group, scratch);
+            // SAFETY: the processor has the level's instructions.
+            let bytes = unsafe { tile.group(pack_group, F::LAYOUT, group, scratch) };
             let mut token = tokens.start;
             while token < tokens.end {
                 // SAFETY: the group has the layout's bytes for `blocks`, and so have the activations, as checked
@@ -134,7 +129,8 @@ unsafe fn run<L: Level, F: Packing>(
     for first in groups.clone().step_by(L::PANEL_GROUPS) {
         // Lanes without a group keep what they had: nobody reads their results.
         for group in first..groups.end.min(first + L::PANEL_GROUPS) {
-            let bytes = group_of::<F>(tile, group, scratch);
+            // SAFETY: the processor has the level's instructions.
+            let bytes = unsafe { tile.group(pack_group, F::LAYOUT, group, scratch) };
             // SAFETY: the group has the layout's bytes for `blocks`; the panel has as many blocks.
             unsafe {
                 let to = memory.as_mut_ptr().cast::<u8>().add(4 * GROUP_ROWS * (group - first));
@@ -163,31 +159,6 @@ const fn tokens_together<L: Level, F: Packing>() -> usize {
     match F::SCALES {
         Scales::Half => L::TOKENS - 2,
         _ => L::TOKENS,
-    }
-}
-
-/// The packed bytes of a group.
-fn group_of<'a, F: Packing>(tile: &DotTile<'a>, group: usize, scratch: &'a mut Vec<Line>) -> &'a [u8] {
-    let blocks = tile.cols / 32;
-    let bytes = F::LAYOUT.group_bytes(blocks);
-    match tile.packed {
-        Some(packed) => {
-            let group = packed.group(group);
-            assert!(group.len() >= bytes && group.as_ptr().addr().is_multiple_of(32));
-            group
-        }
-        None => {
-            scratch.clear();
-            scratch.resize(bytes.div_ceil(ALIGN), Line([0; ALIGN]));
-            let to: &mut [u8] = {
-                // SAFETY: plain bytes, as many as there are.
-                unsafe { std::slice::from_raw_parts_mut(scratch.as_mut_ptr().cast(), scratch.len() * ALIGN) }
-            };
-            for r in 0..GROUP_ROWS.min(tile.out.cols - group * GROUP_ROWS) {
-                pack_row(F::FORMAT, F::LAYOUT, blocks, tile.row(group * GROUP_ROWS + r), r, to);
-            }
-            to
-        }
     }
 }
 

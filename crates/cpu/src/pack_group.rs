@@ -10,6 +10,7 @@
 #![allow(clippy::needless_range_loop, reason = "see above")]
 
 use crate::pack::{Layout, ROWS};
+use crate::simd::prefetch;
 use quant::{
     BlockIQ4_NL, BlockIQ4_XS, BlockMXFP4, BlockQ2_K, BlockQ3_K, BlockQ4_0, BlockQ4_1, BlockQ4_K, BlockQ5_0,
     BlockQ5_1, BlockQ5_K, BlockQ6_K, BlockQ8_0, Format, e8m0_half,
@@ -48,6 +49,9 @@ pub(crate) fn pack_group(format: Format, layout: Layout, cols: usize, rows: &[u8
     macro_rules! each {
         ($block:ty, |$i:ident| $body:block) => {
             for $i in 0..blocks / layout.unit {
+                // The rows of the next group, a part at a time.
+                let together = ROWS * size_of::<$block>();
+                prefetch(rows.as_ptr().wrapping_add(rows.len() + $i * together), together);
                 $body
                 for start in &mut to.starts {
                     *start += size_of::<$block>();

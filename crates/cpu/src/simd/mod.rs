@@ -284,6 +284,29 @@ impl Kernels {
     }
 }
 
+/// Fetches the cache lines of `bytes` bytes from `at` on, which may be any address: a hint.
+#[inline(always)]
+pub(crate) fn prefetch(at: *const u8, bytes: usize) {
+    for line in (0..bytes).step_by(64) {
+        let at = at.wrapping_add(line);
+        // SAFETY: nothing is read.
+        #[cfg(target_arch = "x86_64")]
+        #[allow(unused_unsafe, reason = "depends on the compiler's version")]
+        unsafe {
+            std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(at.cast());
+        }
+        // SAFETY: nothing is read, and nothing changes.
+        #[cfg(target_arch = "aarch64")]
+        unsafe {
+            std::arch::asm!(
+                "prfm pldl1keep, [{at}]", at = in(reg) at, options(nostack, preserves_flags, readonly)
+            );
+        }
+        #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+        let _ = at;
+    }
+}
+
 /// Compiles bodies of `float` with the attributes in brackets, under their own names.
 macro_rules! float_kernels {
     ($attributes:tt $($name:ident($($arg:ident: $type:ty),*) $(-> $result:ty)?;)*) => {

@@ -9,6 +9,7 @@
 use super::math::exp;
 use crate::simd::attention::{Elements, KvRows, LANES, Rows};
 use crate::simd::math::sum_lanes;
+use crate::simd::prefetch;
 use std::arch::x86_64::*;
 use std::mem::MaybeUninit;
 use std::ops::Range;
@@ -19,19 +20,6 @@ const CHUNK: usize = 8192;
 /// Blocks of scores whose lanes are added up together. Alone, a block's chains and the tree over their lanes wait for each
 /// other longer than the processor looks ahead.
 const BLOCKS: usize = 4;
-
-/// Fetches the cache lines of `bytes` bytes from `at` on, which may be any address.
-#[inline]
-#[target_feature(enable = "avx2,fma,f16c")]
-fn prefetch(at: *const u8, bytes: usize) {
-    for line in (0..bytes).step_by(64) {
-        // SAFETY: a prefetch reads nothing.
-        #[allow(unused_unsafe, reason = "depends on the compiler's version")]
-        unsafe {
-            _mm_prefetch::<_MM_HINT_T0>(at.wrapping_add(line).cast());
-        }
-    }
-}
 
 /// The type of the elements, as a type.
 trait Type {

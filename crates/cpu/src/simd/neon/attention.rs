@@ -7,8 +7,8 @@ use super::float::{f16_high, f16_low};
 use super::math::exp;
 use crate::simd::attention::{Elements, KvRows, LANES, Rows};
 use crate::simd::math::sum_lanes;
+use crate::simd::prefetch;
 use std::arch::aarch64::*;
-use std::arch::asm;
 use std::ops::Range;
 
 /// Bytes of the keys (or values) that all blocks of heads pass over before the next: a quarter of a first-level cache.
@@ -98,18 +98,6 @@ unsafe fn load_floats(p: *const f32, i: usize) -> Eight {
     // SAFETY: the caller's; the floats need not be aligned.
     unsafe {
         [vreinterpretq_f32_u8(vld1q_u8(p.add(i).cast())), vreinterpretq_f32_u8(vld1q_u8(p.add(i + 4).cast()))]
-    }
-}
-
-/// Fetches the cache lines of `bytes` bytes from `at` on, which may be any address.
-#[inline]
-fn prefetch(at: *const u8, bytes: usize) {
-    for line in (0..bytes).step_by(64) {
-        let at = at.wrapping_add(line);
-        // SAFETY: a hint; it reads nothing and changes nothing.
-        unsafe {
-            asm!("prfm pldl1keep, [{at}]", at = in(reg) at, options(nostack, preserves_flags, readonly))
-        };
     }
 }
 

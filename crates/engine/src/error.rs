@@ -83,6 +83,18 @@ pub enum Error {
         /// Why.
         source: std::io::Error,
     },
+    /// A constraint on an answer failed; its own words.
+    Constraint(String),
+    /// As many requests wait as may.
+    Busy {
+        /// Requests that are running or waiting.
+        requests: usize,
+    },
+    /// The batching engine has stopped.
+    Stopped {
+        /// Why.
+        reason: String,
+    },
     /// An option has a value that cannot be.
     Option {
         /// The option's name.
@@ -126,6 +138,11 @@ impl fmt::Display for Error {
             Error::GraphFile { path, source } => {
                 write!(f, "{}: the graph cannot be written: {source}", path.display())
             }
+            Error::Constraint(message) => write!(f, "the answer cannot go on by its grammar: {message}"),
+            Error::Busy { requests } => {
+                write!(f, "{requests} requests are running or waiting, as many as may; try again later")
+            }
+            Error::Stopped { reason } => write!(f, "the engine has stopped: {reason}"),
             Error::Option { name, message } => write!(f, "{name}: {message}"),
         }
     }

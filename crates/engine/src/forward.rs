@@ -14,6 +14,8 @@ pub enum Wanted {
     Last,
     /// All.
     All,
+    /// This many at the end, at most all.
+    End(usize),
 }
 
 impl Wanted {
@@ -22,6 +24,7 @@ impl Wanted {
             Wanted::None => 0,
             Wanted::Last => 1,
             Wanted::All => tokens,
+            Wanted::End(rows) => rows.min(tokens),
         }
     }
 }
@@ -57,12 +60,7 @@ impl Engine {
             if len > self.context {
                 return Err(Error::ContextExceeded { tokens: len, context: self.context });
             }
-            step.sequence.reserve(
-                step.tokens.len(),
-                self.model.cache_groups(),
-                &mut self.pools,
-                self.cache.page_len,
-            )?;
+            self.reserve(step.sequence, step.tokens.len())?;
         }
         let outputs = steps.iter().map(|step| step.wanted.count(step.tokens.len())).sum();
         let params = self.params(tokens, outputs, steps.len());
@@ -142,6 +140,40 @@ impl Engine {
     /// Rows of logits that fit in 64 MiB, at least one: prompts whose every position is wanted go in such chunks.
     fn rows_of_logits(&self) -> usize {
         ((64 << 20) / (4 * self.model.vocabulary())).max(1)
+    }
+
+    /// A sequence of another's first `len` tokens, at no cost: they share pages until one of them writes. `None` if a
+    /// sliding window has already dropped keys that would be needed to go on from there.
+    pub fn fork(&mut self, sequence: &Sequence, len: usize) -> Option<Sequence> {
+        sequence.fork(len, self.model.cache_groups(), &mut self.pools, self.cache.page_len)
+    }
+
+    /// Pages of a group that some sequences hold, shared ones counted once.
+    pub(crate) fn pages_held<'a>(
+        &self,
+        group: usize,
+        sequences: impl Iterator<Item = &'a Sequence>,
+    ) -> usize {
+        let mut held = vec![false; self.pools[group].total()];
+        sequences.flat_map(|sequence| sequence.table(group)).filter(|&&page| page != NO_PAGE).for_each(
+            |&page| {
+                held[page as usize] = true;
+            },
+        );
+        held.into_iter().filter(|&held| held).count()
+    }
+
+    /// Takes the pages for `added` more tokens of a sequence, and copies a page that it shares and would write to.
+    pub(crate) fn reserve(&mut self, sequence: &mut Sequence, added: usize) -> Result<(), Error> {
+        let mut copies = Vec::new();
+        let page_len = self.cache.page_len;
+        let reserved =
+            sequence.reserve(added, self.model.cache_groups(), &mut self.pools, page_len, &mut copies);
+        for copy in copies {
+            let row = |page: i32| page as usize * page_len;
+            self.scheduler.copy_rows(copy.group, row(copy.from), row(copy.to), copy.rows)?;
+        }
+        reserved
     }
 
     fn fill_batch(&mut self, steps: &[Step<'_>]) {

@@ -1,13 +1,12 @@
 //! The loop that turns logits into text.
 
+use crate::answer::Answer;
 use crate::forward::finite;
-use crate::stop::StopStrings;
 use crate::{Engine, Error, Sequence, Step, Wanted};
-use sampling::{LogProbs, Sampler, SamplerParams, TokenLogProb};
+use sampling::{LogProbs, SamplerParams, TokenLogProb};
 use std::collections::VecDeque;
 use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
-use tokenizer::Detokenizer;
 
 /// How to generate.
 #[derive(Clone, Debug, Default)]
@@ -88,20 +87,13 @@ impl FinishReason {
 
 /// One answer being generated. Drive it with [`next`](Generation::next) until [`Event::End`].
 pub struct Generation {
-    options: GenerateOptions,
-    sampler: Sampler,
-    detokenizer: Detokenizer,
-    stop: StopStrings,
+    answer: Answer,
     /// Prompt tokens that are not in the cache yet.
     pending: VecDeque<u32>,
     prompt_len: usize,
     prompt_top: Vec<Vec<TokenLogProb>>,
     /// Sampled, but not in the cache yet.
     last: Option<u32>,
-    generated: usize,
-    finished: Option<FinishReason>,
-    /// A stop string ended the text: what is still held back comes after it.
-    stopped: bool,
     ended: bool,
     prompt_time: Duration,
     generation_time: Duration,
@@ -124,20 +116,14 @@ impl Generation {
         if tokens > engine.context() {
             return Err(Error::ContextExceeded { tokens, context: engine.context() });
         }
-        let mut sampler = Sampler::new(options.sampler.clone())?;
-        sequence.tokens().iter().chain(prompt).for_each(|&token| sampler.accept(token));
+        let mut answer = Answer::new(engine.tokenizer(), options, None)?;
+        sequence.tokens().iter().chain(prompt).for_each(|&token| answer.accept_prompt(token));
         Ok(Generation {
-            stop: StopStrings::new(options.stop.clone()),
-            options,
-            sampler,
-            detokenizer: Detokenizer::new(engine.tokenizer().clone()),
+            answer,
             pending: prompt.iter().copied().collect(),
             prompt_len: prompt.len(),
             prompt_top: Vec::new(),
             last: None,
-            generated: 0,
-            finished: None,
-            stopped: false,
             ended: false,
             prompt_time: Duration::ZERO,
             generation_time: Duration::ZERO,
@@ -149,14 +135,9 @@ impl Generation {
         if self.ended {
             return Ok(None);
         }
-        if let Some(reason) = self.finished {
+        if let Some(reason) = self.answer.finished() {
             self.ended = true;
-            let mut text = String::new();
-            if !self.stopped {
-                text = self.stop.push(&self.detokenizer.finish()).0;
-                text.push_str(&self.stop.finish());
-            }
-            return Ok(Some(Event::End { text, reason }));
+            return Ok(Some(Event::End { text: self.answer.rest(), reason }));
         }
         let start = Instant::now();
         if !self.pending.is_empty() {
@@ -171,7 +152,7 @@ impl Generation {
 
     /// Ends the generation: the next event is [`Event::End`].
     pub fn cancel(&mut self) {
-        self.finished.get_or_insert(FinishReason::Cancelled);
+        self.answer.finish(FinishReason::Cancelled);
     }
 
     /// The most likely tokens after each prompt token, if they were asked for.
@@ -186,7 +167,7 @@ impl Generation {
 
     /// Tokens generated so far.
     pub fn generated(&self) -> usize {
-        self.generated
+        self.answer.generated()
     }
 
     /// Time spent on the prompt, up to the first token, and on the tokens after it.
@@ -196,18 +177,18 @@ impl Generation {
 
     /// The seed that the sampler uses.
     pub fn seed(&self) -> u64 {
-        self.sampler.seed()
+        self.answer.seed()
     }
 
     /// Feeds one chunk, and samples the first token after the last one.
     fn prefill(&mut self, engine: &mut Engine, sequence: &mut Sequence) -> Result<Event, Error> {
         let chunk: Vec<u32> = self.pending.iter().take(engine.batch_size).copied().collect();
-        let wanted = match self.options.prompt_logprobs {
+        let top = self.answer.options().prompt_logprobs;
+        let wanted = match top {
             Some(_) => Wanted::All,
             None if chunk.len() == self.pending.len() => Wanted::Last,
             None => Wanted::None,
         };
-        let top = self.options.prompt_logprobs;
         let prompt_top = &mut self.prompt_top;
         let before = sequence.len();
         let fed = engine.prefill(sequence, &chunk, wanted, &mut |_, logits| {
@@ -221,8 +202,8 @@ impl Generation {
         let _ = fed?;
         if self.pending.is_empty() {
             // The time of the first token belongs to the prompt: it costs no forward of its own.
-            if self.options.max_tokens == Some(0) {
-                self.finished = Some(FinishReason::Length);
+            if self.answer.is_full() {
+                self.answer.finish(FinishReason::Length);
             } else {
                 return self.sample(engine, sequence);
             }
@@ -243,27 +224,8 @@ impl Generation {
     fn sample(&mut self, engine: &Engine, sequence: &Sequence) -> Result<Event, Error> {
         // The last row: all rows of the prompt may have been asked for.
         let logits = engine.finite_logits(engine.logit_rows - 1)?;
-        let id = self.sampler.sample(logits)?.id;
-        self.sampler.accept(id);
-        let mut token = Token { id, logprob: None, top: Vec::new() };
-        if let Some(top) = self.options.logprobs {
-            let probs = LogProbs::new(logits)?;
-            token.logprob = Some(probs.of(id)?);
-            token.top = probs.top(top);
-        }
-        self.generated += 1;
-        self.last = Some(id);
-        if engine.tokenizer().is_end_of_generation(id) && !self.options.ignore_end {
-            self.finished = Some(FinishReason::Stop);
-            return Ok(Event::Token { token, text: String::new() });
-        }
-        let (text, stopped) = self.stop.push(&self.detokenizer.push(id));
-        if stopped {
-            self.finished = Some(FinishReason::Stop);
-            self.stopped = true;
-        } else if Some(self.generated) == self.options.max_tokens || sequence.len() >= engine.context() {
-            self.finished = Some(FinishReason::Length);
-        }
+        let (token, text) = self.answer.sample(logits, sequence.len() >= engine.context())?;
+        self.last = Some(token.id);
         Ok(Event::Token { token, text })
     }
 }

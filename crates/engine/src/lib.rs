@@ -24,8 +24,13 @@
 //! # }
 //! ```
 //!
+//! [`BatchEngine`] runs many requests at once on a thread of its own: what a server needs.
+//!
 //! This crate does not know HTTP, chat templates or where files come from.
 
+mod answer;
+mod batching;
+mod constraint;
 mod device;
 mod error;
 mod forward;
@@ -39,11 +44,15 @@ mod sequence;
 mod stop;
 mod traffic;
 
+pub use batching::{
+    BatchEngine, BatchEvent, BatchOptions, Events, Phase, Request, RequestHandle, Sink, Slot, Stats,
+};
+pub use constraint::Constraint;
 pub use device::Device;
 pub use error::Error;
 pub use forward::{PrefillSink, Step, Wanted};
 pub use generate::{Event, FinishReason, GenerateOptions, Generation, Token};
-pub use load::{Engine, LoadOptions, MemoryUse, Trace, TraceSink};
+pub use load::{DEFAULT_CONTEXT, Engine, LoadOptions, MemoryUse, Trace, TraceSink};
 pub use score::{Perplexity, PerplexityOptions};
 pub use sequence::Sequence;
 pub use traffic::read_bandwidth;

@@ -22,11 +22,14 @@ use tokenizer::Tokenizer;
 const PAGE_LEN: usize = 64;
 
 /// The default context is the model's own, up to this. The cache takes memory only as it fills.
-const DEFAULT_CONTEXT: usize = 32_768;
+pub const DEFAULT_CONTEXT: usize = 32_768;
 
 /// Tokens that a sliding window's pages hold beyond window and batch, so that a conversation can be cut back a
 /// little (an answer that is tokenised anew) and still go on from there.
 const WINDOW_SLACK: usize = 512;
+
+/// Most rows of a KV cache: they are 32-bit numbers, and the last page is a whole one.
+const MAX_ROWS: usize = (1 << 31) - (1 << 20);
 
 /// Takes a text about a graph.
 pub type TraceSink = Box<dyn FnMut(&str) + Send>;
@@ -75,6 +78,9 @@ pub struct LoadOptions {
     pub batch: usize,
     /// Sequences that can be resident at the same time, each with a whole context.
     pub sequences: usize,
+    /// Tokens that the KV cache holds for all sequences together, in place of a whole context for each of them; at
+    /// least one context.
+    pub cache_tokens: Option<usize>,
 }
 
 impl Default for LoadOptions {
@@ -90,6 +96,7 @@ impl Default for LoadOptions {
             repack_cache: Vec::new(),
             batch: 512,
             sequences: 1,
+            cache_tokens: None,
         }
     }
 }
@@ -216,7 +223,23 @@ impl Engine {
             })
             .map(|pages| pages.min(max_pages))
             .collect();
-        let pools: Vec<_> = pages.iter().map(|&share| PagePool::new(share, options.sequences)).collect();
+        let pools: Vec<_> = model
+            .cache_groups()
+            .iter()
+            .zip(pages)
+            .map(|(group, share)| {
+                let all = share.saturating_mul(options.sequences);
+                match options.cache_tokens {
+                    // A windowed group needs no more than its sequences' shares.
+                    Some(tokens) if group.window.is_some() => {
+                        (share, all.min(tokens.div_ceil(PAGE_LEN)).max(share))
+                    }
+                    Some(tokens) => (share, tokens.div_ceil(PAGE_LEN)),
+                    None => (share, all),
+                }
+            })
+            .map(|(share, total)| PagePool::new(share, total))
+            .collect();
         let pages = pools.iter().map(PagePool::total).collect();
         let cache = CacheParams { key: cache_type, value: cache_type, page_len: PAGE_LEN, pages };
 
@@ -447,8 +470,15 @@ fn check_options(
     // A forward cannot be interrupted: this many rows take seconds, not minutes.
     in_range("batch", options.batch, 2048)?;
     in_range("sequences", options.sequences, 1 << 12)?;
-    // Cache rows are 32-bit numbers; a windowed group's pages are bounded by window and batch, well below.
-    in_range("context of all sequences", context.saturating_mul(options.sequences), (1 << 31) - (1 << 20))?;
+    // A windowed group's pages are bounded by window and batch, well below.
+    match options.cache_tokens {
+        None => in_range("context of all sequences", context.saturating_mul(options.sequences), MAX_ROWS)?,
+        Some(tokens) if (context..=MAX_ROWS).contains(&tokens) => {}
+        Some(tokens) => {
+            let message = format!("expected {context} (the context) to {MAX_ROWS}, found {tokens}");
+            return Err(Error::Option { name: "tokens of the KV cache", message });
+        }
+    }
     for layer in &model.transformer().layers {
         let (key, value) = (layer.attention.head_dim, layer.attention.value_dim);
         if cache_type.row_bytes(key).is_none() || cache_type.row_bytes(value).is_none() {

@@ -1,0 +1,232 @@
+//! The handle on the engine's thread.
+
+use super::events::{BatchEvent, Events, Request, RequestHandle, Sink};
+use super::stats::Stats;
+use super::worker::{Submission, Worker};
+use crate::{Engine, Error};
+use std::ops::ControlFlow;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::mpsc::{Sender, channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use tokenizer::Tokenizer;
+
+/// How requests share the device.
+#[derive(Clone, Debug)]
+pub struct BatchOptions {
+    /// Most sequences computed at a time.
+    pub parallel: usize,
+    /// Most tokens of one step, at most those of [`LoadOptions::batch`](crate::LoadOptions::batch). Every decoding
+    /// sequence has one of them; the rest is for prompts.
+    pub batch_tokens: usize,
+    /// Most sequences that wait beyond those; more are refused with [`Error::Busy`].
+    pub queue: usize,
+    /// Whether finished prefixes are kept for requests that begin alike.
+    pub prefix_cache: bool,
+    /// Most tokens to guess per step by prompt lookup; 0 is off.
+    pub lookup_tokens: usize,
+}
+
+impl Default for BatchOptions {
+    fn default() -> BatchOptions {
+        BatchOptions { parallel: 32, batch_tokens: 256, queue: 256, prefix_cache: true, lookup_tokens: 0 }
+    }
+}
+
+/// What the engine's thread and its handles share.
+#[derive(Debug, Default)]
+pub(super) struct Shared {
+    /// Sequences that wait or run.
+    pub load: AtomicUsize,
+    /// Why the thread ended, once it has.
+    pub stopped: Mutex<Option<String>>,
+    pub stats: Mutex<Stats>,
+    /// The thread is to end what it does and then itself.
+    pub closing: AtomicBool,
+}
+
+/// A lock that a panic elsewhere does not take away: what it guards is replaced as a whole.
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// An engine that computes many requests at once, on a thread of its own.
+///
+/// Every step is one ragged forward: all sequences that are decoding, and as many tokens of prompts as
+/// [`BatchOptions::batch_tokens`] leaves room for, shared fairly. KV pages are shared by sequences that begin alike; what
+/// finished requests leave in the cache stays until its room is needed. When sequences outgrow the cache, the youngest gives
+/// its pages back and is computed again later, which changes nothing in its answer. On the CPU an answer depends on its
+/// request alone.
+///
+/// ```no_run
+/// use engine::{BatchEngine, BatchEvent, BatchOptions, Engine, GenerateOptions, LoadOptions, Request};
+/// use tokenizer::EncodeOptions;
+///
+/// # fn main() -> Result<(), engine::Error> {
+/// let load = LoadOptions { cache_tokens: Some(65_536), context: Some(8192), ..LoadOptions::default() };
+/// let engine = Engine::load("model.gguf".as_ref(), &load, &mut |_, _| {})?;
+/// let engine = BatchEngine::start(engine, BatchOptions::default())?;
+/// let options = EncodeOptions { add_special: true, parse_special: false };
+/// let prompt = engine.tokenizer().encode("Once upon a time", options);
+/// for event in engine.generate(Request::new(prompt, GenerateOptions::default()))? {
+///     if let BatchEvent::Token { text, .. } | BatchEvent::Finished { text, .. } = event {
+///         print!("{text}");
+///     }
+/// }
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug)]
+pub struct BatchEngine {
+    sender: Option<Sender<Submission>>,
+    thread: Option<JoinHandle<()>>,
+    shared: Arc<Shared>,
+    tokenizer: Arc<Tokenizer>,
+    context: usize,
+    limit: usize,
+    options: BatchOptions,
+}
+
+impl BatchEngine {
+    /// Gives an engine to a thread of its own.
+    ///
+    /// # Errors
+    /// [`Error::Option`] for options out of range, [`Error::Stopped`] if there is no thread to be had.
+    pub fn start(engine: Engine, options: BatchOptions) -> Result<BatchEngine, Error> {
+        let in_range = |name, value: usize, least: usize, most: usize| {
+            if (least..=most).contains(&value) {
+                Ok(())
+            } else {
+                let message = format!("expected {least} to {most}, found {value}");
+                Err(Error::Option { name, message })
+            }
+        };
+        in_range("sequences at a time", options.parallel, 1, 1 << 12)?;
+        in_range("tokens of a step", options.batch_tokens, 1, usize::MAX)?;
+        in_range("guessed tokens", options.lookup_tokens, 0, 64)?;
+        let batch_tokens = options.batch_tokens.min(engine.batch_size);
+        let options = BatchOptions { batch_tokens, ..options };
+        let shared = Arc::new(Shared::default());
+        let (sender, receiver) = channel();
+        let (tokenizer, context) = (Arc::clone(engine.tokenizer()), engine.context());
+        let limit = options.parallel.saturating_add(options.queue);
+        let worker = Worker::new(engine, options.clone(), receiver, Arc::clone(&shared));
+        let thread = std::thread::Builder::new()
+            .name("engine".into())
+            .spawn(move || worker.run())
+            .map_err(|error| Error::Stopped { reason: format!("no thread: {error}") })?;
+        Ok(BatchEngine {
+            sender: Some(sender),
+            thread: Some(thread),
+            shared,
+            tokenizer,
+            context,
+            limit,
+            options,
+        })
+    }
+
+    /// Continues a prompt; the events come as they happen.
+    ///
+    /// # Errors
+    /// As for [`submit`](BatchEngine::submit).
+    pub fn generate(&self, request: Request) -> Result<Events, Error> {
+        let (sender, receiver) = channel();
+        let sink: Sink = Box::new(move |event: BatchEvent| match sender.send(event) {
+            Ok(()) => ControlFlow::Continue(()),
+            Err(_) => ControlFlow::Break(()),
+        });
+        Ok(Events { _handle: self.submit(request, sink)?, receiver })
+    }
+
+    /// Continues a prompt; the events go to `sink`, which is dropped after the last one. The request lives as long as
+    /// the handle.
+    ///
+    /// # Errors
+    /// What can be known at once: [`Error::EmptyPrompt`], [`Error::ContextExceeded`], [`Error::Sampling`] and
+    /// [`Error::Option`] for what can never be done, [`Error::Busy`] if too many wait, [`Error::Stopped`] after a
+    /// device has failed.
+    pub fn submit(&self, request: Request, sink: Sink) -> Result<RequestHandle, Error> {
+        if let Some(reason) = self.stopped() {
+            return Err(Error::Stopped { reason });
+        }
+        if request.prompt.is_empty() {
+            return Err(Error::EmptyPrompt);
+        }
+        if request.prompt.len() > self.context {
+            return Err(Error::ContextExceeded { tokens: request.prompt.len(), context: self.context });
+        }
+        if let Some(&token) = request.prompt.iter().find(|&&id| id as usize >= self.tokenizer.vocab_size()) {
+            let message = format!("expected ids below {}, found {token}", self.tokenizer.vocab_size());
+            return Err(Error::Option { name: "prompt", message });
+        }
+        request.options.sampler.validate()?;
+        if request.options.prompt_logprobs.is_some() {
+            let message = "not available when batching".to_owned();
+            return Err(Error::Option { name: "prompt log-probabilities", message });
+        }
+        let choices = request.choices;
+        if !(1..=self.options.parallel).contains(&choices) {
+            let message = format!("expected 1 to {}, found {choices}", self.options.parallel);
+            return Err(Error::Option { name: "choices", message });
+        }
+        let admitted = self.shared.load.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |load| {
+            // A request that asks for much at once is not locked out by the limit when nothing else is there.
+            (load == 0 || load + choices <= self.limit).then_some(load + choices)
+        });
+        if let Err(requests) = admitted {
+            return Err(Error::Busy { requests });
+        }
+        let cancelled = Arc::new(AtomicBool::new(false));
+        let submission = Submission { request, sink, cancelled: Arc::clone(&cancelled) };
+        let sent = self.sender.as_ref().is_some_and(|sender| sender.send(submission).is_ok());
+        if !sent {
+            self.shared.load.fetch_sub(choices, Ordering::Relaxed);
+            let reason = self.stopped().unwrap_or_else(|| "its thread has ended".into());
+            return Err(Error::Stopped { reason });
+        }
+        Ok(RequestHandle { cancelled })
+    }
+
+    /// Sequences that wait or are being computed.
+    pub fn load(&self) -> usize {
+        self.shared.load.load(Ordering::Relaxed)
+    }
+
+    /// Why no request can be computed any more, if so: a device has failed.
+    pub fn stopped(&self) -> Option<String> {
+        lock(&self.shared.stopped).clone()
+    }
+
+    /// Counters and what is being computed.
+    pub fn stats(&self) -> Stats {
+        lock(&self.shared.stats).clone()
+    }
+
+    /// The model's tokenizer.
+    pub fn tokenizer(&self) -> &Arc<Tokenizer> {
+        &self.tokenizer
+    }
+
+    /// Tokens that a sequence can have.
+    pub fn context(&self) -> usize {
+        self.context
+    }
+
+    /// The options that it was started with.
+    pub fn options(&self) -> &BatchOptions {
+        &self.options
+    }
+}
+
+impl Drop for BatchEngine {
+    /// Ends the thread; requests that are still under way are cancelled.
+    fn drop(&mut self) {
+        self.shared.closing.store(true, Ordering::Relaxed);
+        self.sender = None;
+        if let Some(thread) = self.thread.take() {
+            // A panic was noted in `stopped` when it happened.
+            let _ = thread.join();
+        }
+    }
+}

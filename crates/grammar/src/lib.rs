@@ -1,0 +1,255 @@
+//! Which tokens may come next: JSON schemas, regular expressions and grammars as masks over a vocabulary.
+//!
+//! The parsing is `llguidance`'s. This crate fits it to vocabularies of GGUF files, and sees to it that an answer cannot
+//! go on for ever without saying anything: JSON has no blanks but one after each comma and colon, no more than
+//! [`MAX_BLANK_TOKENS`] tokens in a row are blank, and each further one must be earned by [`TOKENS_PER_BLANK`] that are
+//! not, in texts within JSON too. (A word's token brings its blank along, so few tokens of a text are blank.)
+//!
+//! It does not know models, logits' meaning or HTTP.
+//!
+//! ```
+//! use grammar::Grammars;
+//! # let mut file = gguf::Writer::new();
+//! # let texts = ["{", "}", "\"", "a", ":", "Ġ", "1", ",", "<|end|>"].map(String::from).to_vec();
+//! # file.metadata("tokenizer.ggml.model", gguf::Value::String("gpt2".into()))
+//! #     .metadata("tokenizer.ggml.pre", gguf::Value::String("gpt-2".into()))
+//! #     .metadata("tokenizer.ggml.tokens", gguf::Value::Array(gguf::Array::String(texts)))
+//! #     .metadata("tokenizer.ggml.merges", gguf::Value::Array(gguf::Array::String(vec![])))
+//! #     .metadata("tokenizer.ggml.token_type", gguf::Value::Array(gguf::Array::I32(vec![1, 1, 1, 1, 1, 1, 1, 1, 3])))
+//! #     .metadata("tokenizer.ggml.eos_token_id", gguf::Value::U32(8));
+//! # let header = gguf::Header::parse(&file.to_bytes()?)?;
+//! # let tokenizer = tokenizer::Tokenizer::from_metadata(header.metadata())?;
+//! // `tokenizer` has the tokens {, }, ", a, :, a blank, 1, comma and an end, in this order.
+//! let grammars = Grammars::new(&tokenizer)?;
+//! let mut grammar = grammars.json_schema(&serde_json::json!({
+//!     "type": "object", "properties": {"a": {"enum": [1]}}, "required": ["a"],
+//!     "additionalProperties": false,
+//! }))?;
+//! let mut logits = [0.0; 9];
+//! grammar.mask(&mut logits)?;
+//! assert_eq!(logits.iter().position(|&logit| logit == 0.0), Some(0), "an object begins with a brace");
+//! for token in [0, 2, 3, 2, 4, 5, 6] {
+//!     assert!(!grammar.accept(token)?);
+//! }
+//! assert!(grammar.accept(1)?, "it is complete");
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+use llguidance::api::{GrammarWithLexer, TopLevelGrammar};
+use llguidance::{Matcher, ParserFactory};
+use serde_json::{Value, json};
+use std::fmt;
+use std::sync::Arc;
+use tokenizer::Tokenizer;
+use toktrie::{ApproximateTokEnv, TokEnv, TokRxInfo, TokTrie};
+
+/// Blank tokens that may follow each other.
+pub const MAX_BLANK_TOKENS: usize = 4;
+
+/// Tokens after which another blank one may come, once [`MAX_BLANK_TOKENS`] have.
+pub const TOKENS_PER_BLANK: usize = 4;
+
+/// Credit for as many blank tokens as may follow each other.
+const MAX_CREDIT: usize = MAX_BLANK_TOKENS * TOKENS_PER_BLANK;
+
+/// Longest schema or grammar, in bytes.
+const MAX_SOURCE: usize = 1 << 20;
+
+/// A grammar cannot be used.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Error {
+    /// The vocabulary has no token that ends an answer.
+    NoEnd,
+    /// The source is too long.
+    TooLong {
+        /// Its bytes.
+        bytes: usize,
+    },
+    /// The source is no grammar, or a schema with something that cannot be enforced.
+    Invalid(String),
+    /// The grammar allows nothing, or not what was chosen.
+    Stuck(String),
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Error::NoEnd => f.write_str("the vocabulary has no token that ends an answer"),
+            Error::TooLong { bytes } => {
+                write!(f, "the grammar has {bytes} bytes, expected at most {MAX_SOURCE}")
+            }
+            Error::Invalid(message) => write!(f, "the grammar cannot be used: {message}"),
+            Error::Stuck(message) => write!(f, "the grammar allows no token: {message}"),
+        }
+    }
+}
+
+impl std::error::Error for Error {}
+
+/// Makes grammars for one vocabulary. Takes a while to make; shared by all of a model's requests.
+pub struct Grammars {
+    factory: ParserFactory,
+    blank: Arc<[bool]>,
+}
+
+impl fmt::Debug for Grammars {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Grammars").field("tokens", &self.blank.len()).finish_non_exhaustive()
+    }
+}
+
+impl Grammars {
+    /// Prepares a vocabulary.
+    ///
+    /// # Errors
+    /// [`Error::NoEnd`] and [`Error::Invalid`].
+    pub fn new(tokenizer: &Tokenizer) -> Result<Grammars, Error> {
+        let ends = tokenizer.end_of_generation_ids();
+        let &end = ends.first().ok_or(Error::NoEnd)?;
+        let words: Vec<Vec<u8>> = (0..tokenizer.vocab_size() as u32)
+            .map(|id| match tokenizer.text_bytes(id) {
+                // Tokens without text are told apart by a byte that no text begins with.
+                [] => [&[TokTrie::SPECIAL_TOKEN_MARKER], tokenizer.token_bytes(id)].concat(),
+                bytes => bytes.to_vec(),
+            })
+            .collect();
+        let is_blank = |word: &Vec<u8>| word.iter().all(|byte| byte.is_ascii_whitespace());
+        let blank = words.iter().map(is_blank).collect();
+        let trie = TokTrie::from(&TokRxInfo::new(words.len() as u32, end), &words).with_eos_tokens(ends);
+        let env: TokEnv = Arc::new(ApproximateTokEnv::new(trie));
+        let mut factory = ParserFactory::new_simple(&env).map_err(invalid)?;
+        factory.quiet();
+        Ok(Grammars { factory, blank })
+    }
+
+    /// Any JSON object.
+    ///
+    /// # Errors
+    /// As for [`json_schema`](Grammars::json_schema).
+    pub fn json_object(&self) -> Result<Grammar, Error> {
+        self.json_schema(&json!({"type": "object"}))
+    }
+
+    /// What a JSON schema describes.
+    ///
+    /// # Errors
+    /// [`Error::TooLong`] and [`Error::Invalid`], for keywords that are not supported too.
+    pub fn json_schema(&self, schema: &Value) -> Result<Grammar, Error> {
+        self.lark(&format!("start: {}", json_rule(schema)))
+    }
+
+    /// What a regular expression describes, from its beginning to its end.
+    ///
+    /// # Errors
+    /// [`Error::TooLong`] and [`Error::Invalid`].
+    pub fn regex(&self, regex: &str) -> Result<Grammar, Error> {
+        check_length(regex)?;
+        self.compile(TopLevelGrammar::from_regex(regex))
+    }
+
+    /// What a grammar in llguidance's variant of Lark describes.
+    ///
+    /// # Errors
+    /// [`Error::TooLong`] and [`Error::Invalid`].
+    pub fn lark(&self, grammar: &str) -> Result<Grammar, Error> {
+        check_length(grammar)?;
+        self.compile(TopLevelGrammar {
+            grammars: vec![GrammarWithLexer::from_lark(grammar.into())],
+            max_tokens: None,
+        })
+    }
+
+    fn compile(&self, grammar: TopLevelGrammar) -> Result<Grammar, Error> {
+        let parser = self.factory.create_parser(grammar).map_err(invalid)?;
+        let matcher = Matcher::new(Ok(parser));
+        match matcher.get_error() {
+            Some(error) => Err(Error::Invalid(one_line(&error))),
+            None => Ok(Grammar { matcher, blank: Arc::clone(&self.blank), credit: MAX_CREDIT }),
+        }
+    }
+}
+
+/// A JSON schema as the right side of a rule of [`Grammars::lark`], without free white space.
+pub fn json_rule(schema: &Value) -> String {
+    let options = json!({"whitespace_flexible": false, "item_separator": ", ", "key_separator": ": "});
+    let schema = match schema {
+        Value::Object(fields) => {
+            let mut fields = fields.clone();
+            fields.insert("x-guidance".into(), options);
+            Value::Object(fields)
+        }
+        // `true` and `false` are schemas too.
+        other => json!({"allOf": [other], "x-guidance": options}),
+    };
+    format!("%json {schema}")
+}
+
+fn check_length(source: &str) -> Result<(), Error> {
+    if source.len() > MAX_SOURCE { Err(Error::TooLong { bytes: source.len() }) } else { Ok(()) }
+}
+
+fn invalid(error: impl fmt::Display) -> Error {
+    Error::Invalid(one_line(&format!("{error:#}")))
+}
+
+fn one_line(text: &str) -> String {
+    text.lines().map(str::trim).filter(|line| !line.is_empty()).collect::<Vec<_>>().join("; ")
+}
+
+/// A grammar and how far an answer has come in it.
+pub struct Grammar {
+    matcher: Matcher,
+    blank: Arc<[bool]>,
+    /// What blank tokens are paid from, each with [`TOKENS_PER_BLANK`]. All others earn one.
+    credit: usize,
+}
+
+impl fmt::Debug for Grammar {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Grammar").field("credit", &self.credit).finish_non_exhaustive()
+    }
+}
+
+impl Grammar {
+    /// Sets the logits of tokens that may not come next to `-inf`. Where the answer may end, the end tokens may come.
+    ///
+    /// # Errors
+    /// [`Error::Stuck`] if no token may.
+    pub fn mask(&mut self, logits: &mut [f32]) -> Result<(), Error> {
+        let allowed =
+            self.matcher.compute_mask_or_eos().map_err(|error| Error::Stuck(one_line(&error.to_string())))?;
+        let tired = self.credit < TOKENS_PER_BLANK;
+        let is_allowed = |id: usize, tired: bool| {
+            id < self.blank.len() && allowed.is_allowed(id as u32) && !(tired && self.blank[id])
+        };
+        // Where only blanks may come, they must.
+        let tired = tired && (0..self.blank.len()).any(|id| is_allowed(id, true));
+        for (id, logit) in logits.iter_mut().enumerate() {
+            if !is_allowed(id, tired) {
+                *logit = f32::NEG_INFINITY;
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes the token that was chosen, and tells whether the answer is complete, so that nothing may follow.
+    ///
+    /// # Errors
+    /// [`Error::Stuck`] if it was not allowed.
+    pub fn accept(&mut self, token: u32) -> Result<bool, Error> {
+        let stuck = |error: &dyn fmt::Display| Error::Stuck(one_line(&error.to_string()));
+        self.matcher.consume_token(token).map_err(|error| stuck(&error))?;
+        let blank = self.blank.get(token as usize).copied().unwrap_or(false);
+        self.credit = if blank {
+            self.credit.saturating_sub(TOKENS_PER_BLANK)
+        } else {
+            MAX_CREDIT.min(self.credit + 1)
+        };
+        Ok(self.matcher.is_stopped())
+    }
+
+    /// The same, for another answer.
+    pub fn fork(&self) -> Grammar {
+        Grammar { matcher: self.matcher.deep_clone(), blank: Arc::clone(&self.blank), credit: self.credit }
+    }
+}

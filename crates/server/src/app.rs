@@ -1,0 +1,304 @@
+//! The routes, and what stands before all of them.
+
+use crate::error::ApiError;
+use crate::http::{blocking, json, read_json, unique, with_type};
+use crate::metrics::Metrics;
+use crate::model::Model;
+use crate::reply::{Kind, Reply};
+use crate::run::Run;
+use crate::{chat, completions, inspect, origin};
+use axum::body::Body;
+use axum::extract::{Path, Request, State};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, Response, StatusCode, header};
+use axum::middleware::{Next, from_fn_with_state};
+use axum::response::IntoResponse;
+use axum::routing::{get, post};
+use axum::{Extension, Router};
+use serde_json::{Value, json};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
+use tokio::sync::{Notify, Semaphore};
+
+type Result = std::result::Result<Response<Body>, ApiError>;
+
+/// How the server behaves; see the fields of [`ServerOptions`](crate::ServerOptions).
+#[derive(Debug)]
+pub struct App {
+    pub options: crate::ServerOptions,
+    pub metrics: Metrics,
+    /// Whether requests are checked for coming from this machine's own programs.
+    pub guard_host: bool,
+    model: OnceLock<Model>,
+    draining: AtomicBool,
+    in_flight: AtomicUsize,
+    /// Told when the last request has ended.
+    pub idle: Notify,
+    /// Turning text into tokens takes processors from everything else: so many at a time.
+    preparing: Semaphore,
+}
+
+/// Counts a request that is being answered, until its response has been sent.
+#[derive(Debug)]
+pub struct InFlight(Arc<App>);
+
+impl InFlight {
+    pub fn new(app: &Arc<App>) -> InFlight {
+        app.in_flight.fetch_add(1, Ordering::SeqCst);
+        InFlight(Arc::clone(app))
+    }
+}
+
+impl Drop for InFlight {
+    fn drop(&mut self) {
+        if self.0.in_flight.fetch_sub(1, Ordering::SeqCst) == 1 {
+            self.0.idle.notify_waiters();
+        }
+    }
+}
+
+/// The name of a request in logs.
+#[derive(Clone, Debug)]
+struct RequestId(String);
+
+impl App {
+    pub fn new(options: crate::ServerOptions, guard_host: bool) -> App {
+        App {
+            options,
+            guard_host,
+            metrics: Metrics::default(),
+            model: OnceLock::new(),
+            draining: AtomicBool::new(false),
+            in_flight: AtomicUsize::new(0),
+            idle: Notify::new(),
+            preparing: Semaphore::new(std::thread::available_parallelism().map_or(1, usize::from)),
+        }
+    }
+
+    /// Takes a model into service. The first one stays.
+    pub fn set_model(&self, model: Model) {
+        let _ = self.model.set(model);
+    }
+
+    /// From now on nothing new is answered.
+    pub fn drain(&self) {
+        self.draining.store(true, Ordering::SeqCst);
+    }
+
+    pub fn is_draining(&self) -> bool {
+        self.draining.load(Ordering::SeqCst)
+    }
+
+    /// Requests that are being answered.
+    pub fn in_flight(&self) -> usize {
+        self.in_flight.load(Ordering::SeqCst)
+    }
+
+    /// The model, once it is loaded.
+    pub fn loaded(&self) -> Option<&Model> {
+        self.model.get()
+    }
+
+    fn model(&self) -> std::result::Result<&Model, ApiError> {
+        self.loaded().ok_or_else(|| ApiError::unavailable("model_loading", "the model is being loaded", 5))
+    }
+
+    /// The model for something new.
+    fn accepting(&self) -> std::result::Result<&Model, ApiError> {
+        if self.is_draining() {
+            return Err(ApiError::unavailable("shutting_down", "the server is shutting down", 10));
+        }
+        self.model()
+    }
+}
+
+/// All routes.
+pub fn router(app: &Arc<App>) -> Router {
+    Router::new()
+        .route("/", get(page))
+        .route("/openapi.json", get(openapi))
+        .route("/v1/chat/completions", post(chat_completions))
+        .route("/v1/completions", post(text_completions))
+        .route("/v1/models", get(models))
+        .route("/v1/models/{*name}", get(model))
+        .route("/health", get(health))
+        .route("/metrics", get(metrics))
+        .route("/slots", get(slots))
+        .route("/tokenize", post(tokenize))
+        .route("/detokenize", post(detokenize))
+        .route("/apply-template", post(apply_template))
+        .fallback(unknown)
+        .method_not_allowed_fallback(wrong_method)
+        .layer(from_fn_with_state(Arc::clone(app), gate))
+        .with_state(Arc::clone(app))
+}
+
+async fn chat_completions(
+    State(app): State<Arc<App>>,
+    Extension(id): Extension<RequestId>,
+    request: Request,
+) -> Result {
+    let (request, params, prompt) = prepare(&app, request, chat::read).await?;
+    let model = app.accepting()?;
+    let request = engine::Request { name: id.0, ..request };
+    let reply = Reply::new(Kind::Chat(prompt.reading), model, &params, 1, request.prompt.len());
+    let run = Run::start(&app, &model.engine, vec![request], reply, "messages")?;
+    if params.stream { Ok(run.stream()) } else { run.whole().await }
+}
+
+async fn text_completions(
+    State(app): State<Arc<App>>,
+    Extension(id): Extension<RequestId>,
+    request: Request,
+) -> Result {
+    let (mut requests, params, echoes) = prepare(&app, request, completions::read).await?;
+    let model = app.accepting()?;
+    requests.iter_mut().for_each(|request| request.name.clone_from(&id.0));
+    let tokens = requests.iter().map(|request| request.prompt.len()).sum();
+    let reply = Reply::new(Kind::Text(echoes), model, &params, requests.len(), tokens);
+    let run = Run::start(&app, &model.engine, requests, reply, "prompt")?;
+    if params.stream { Ok(run.stream()) } else { run.whole().await }
+}
+
+/// Reads a request's body and makes of it what takes long.
+async fn prepare<T: Send + 'static>(
+    app: &Arc<App>,
+    request: Request,
+    work: impl FnOnce(Value, &Model) -> std::result::Result<T, ApiError> + Send + 'static,
+) -> std::result::Result<T, ApiError> {
+    app.accepting()?;
+    let body = read_json(request, app.options.max_request_bytes, app.options.body_timeout).await?;
+    let permit = app.preparing.acquire().await;
+    let shared = Arc::clone(app);
+    let prepared = blocking(move || work(body, shared.model()?)).await?;
+    drop(permit);
+    prepared
+}
+
+async fn models(State(app): State<Arc<App>>) -> Result {
+    Ok(json(StatusCode::OK, &json!({"object": "list", "data": [inspect::model(app.model()?)]})))
+}
+
+async fn model(State(app): State<Arc<App>>, Path(name): Path<String>) -> Result {
+    let model = app.model()?;
+    if !model.is_called(&name) {
+        return Err(crate::params::no_such_model(&name, model));
+    }
+    Ok(json(StatusCode::OK, &inspect::model(model)))
+}
+
+/// The page: one file, which asks nothing of anybody but this server.
+async fn page() -> Response<Body> {
+    let mut response = with_type(StatusCode::OK, "text/html; charset=utf-8", include_str!("page.html"));
+    let policy = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; connect-src 'self'; \
+                  img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
+    response.headers_mut().insert(header::CONTENT_SECURITY_POLICY, HeaderValue::from_static(policy));
+    response
+}
+
+async fn openapi() -> Response<Body> {
+    with_type(StatusCode::OK, "application/json", include_str!("openapi.json"))
+}
+
+async fn health(State(app): State<Arc<App>>) -> Response<Body> {
+    let (status, body) = inspect::health(&app);
+    json(status, &body)
+}
+
+async fn metrics(State(app): State<Arc<App>>) -> Response<Body> {
+    with_type(StatusCode::OK, "text/plain; version=0.0.4", app.metrics.render(app.loaded()))
+}
+
+async fn slots(State(app): State<Arc<App>>) -> Result {
+    Ok(json(StatusCode::OK, &inspect::slots(app.model()?)))
+}
+
+async fn tokenize(State(app): State<Arc<App>>, request: Request) -> Result {
+    let body = prepare(&app, request, inspect::tokenize).await?;
+    Ok(json(StatusCode::OK, &body))
+}
+
+async fn detokenize(State(app): State<Arc<App>>, request: Request) -> Result {
+    let body = prepare(&app, request, inspect::detokenize).await?;
+    Ok(json(StatusCode::OK, &body))
+}
+
+async fn apply_template(State(app): State<Arc<App>>, request: Request) -> Result {
+    let rendered = prepare(&app, request, chat::render).await?;
+    Ok(json(StatusCode::OK, &json!({"prompt": rendered.text})))
+}
+
+async fn unknown(method: Method, request: Request) -> ApiError {
+    let message = format!("Unknown request URL: {method} {}.", request.uri().path());
+    ApiError::new(StatusCode::NOT_FOUND, Some("unknown_url"), message)
+}
+
+async fn wrong_method(method: Method, request: Request) -> ApiError {
+    let message = format!("Method {method} is not allowed for {}.", request.uri().path());
+    ApiError::new(StatusCode::METHOD_NOT_ALLOWED, Some("method_not_allowed"), message)
+}
+
+/// What every request passes: its name, who may send it, and what is written down about it.
+async fn gate(State(app): State<Arc<App>>, mut request: Request, next: Next) -> Response<Body> {
+    let start = Instant::now();
+    let id = request_id(request.headers());
+    let (method, path) = (request.method().clone(), request.uri().path().to_owned());
+    let trace = request.headers().get("traceparent").and_then(|value| value.to_str().ok()).map(str::to_owned);
+    let origin = origin::allowed(&app.options.cors_origins, request.headers());
+    request.extensions_mut().insert(RequestId(id.clone()));
+    let mut response = match origin::check(&app, &request) {
+        Err(error) => error.into_response(),
+        Ok(()) if origin.is_some() && method == Method::OPTIONS => origin::preflight(),
+        Ok(()) => next.run(request).await,
+    };
+    let headers = response.headers_mut();
+    if let Some(origin) = origin {
+        headers.insert(header::ACCESS_CONTROL_ALLOW_ORIGIN, origin);
+        headers.insert(header::VARY, HeaderValue::from_static("origin"));
+    }
+    headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    if let Ok(value) = HeaderValue::from_str(&id) {
+        headers.insert(HeaderName::from_static("x-request-id"), value);
+    }
+    let status = response.status();
+    app.metrics.response(&path, status);
+    let seconds = start.elapsed().as_secs_f64();
+    // Probes come every few seconds and would drown everything else.
+    if ["/health", "/metrics", "/slots"].contains(&&*path) {
+        tracing::debug!(request_id = id, %method, path, status = status.as_u16(), seconds, "request");
+    } else {
+        tracing::info!(
+            request_id = id,
+            traceparent = trace,
+            %method,
+            path,
+            status = status.as_u16(),
+            // Until the headers, where the answer is streamed.
+            seconds,
+            "request"
+        );
+    }
+    response
+}
+
+/// The name that the client or a router has given it, or else one of ours.
+fn request_id(headers: &HeaderMap) -> String {
+    let given = headers.get("x-request-id").and_then(|value| value.to_str().ok());
+    let sane = |id: &&str| (1..=128).contains(&id.len()) && id.chars().all(|c| c.is_ascii_graphic());
+    given.filter(sane).map_or_else(|| unique("req-"), str::to_owned)
+}
+
+/// Waits until no request is being answered, or the time is over.
+pub async fn drained(app: &App, limit: Duration) {
+    let wait = async {
+        loop {
+            let idle = app.idle.notified();
+            if app.in_flight() == 0 {
+                return;
+            }
+            idle.await;
+        }
+    };
+    // What is left then is cut off.
+    let _ = tokio::time::timeout(limit, wait).await;
+}

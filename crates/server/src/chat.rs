@@ -1,0 +1,318 @@
+//! `POST /v1/chat/completions`: from the request to a prompt.
+
+use crate::error::ApiError;
+use crate::fields::{Fields, wrong_type};
+use crate::model::Model;
+use crate::params::{IGNORED, MAX_TOP_LOGPROBS, Params, constraint};
+use crate::splitter::Splitter;
+use crate::tools::{ToolSyntax, Tools};
+use chat::{Conversation, Rendered};
+use engine::{Constraint, Request};
+use serde_json::{Map, Value, json};
+
+type Result<T> = std::result::Result<T, ApiError>;
+
+const ROLES: [&str; 6] = ["system", "developer", "user", "assistant", "tool", "function"];
+
+/// Most messages of a request.
+const MAX_MESSAGES: usize = 4096;
+
+/// A conversation as a prompt.
+#[derive(Debug)]
+pub struct Prompt {
+    pub rendered: Rendered,
+    /// How an answer to it is read.
+    pub reading: Reading,
+    tools: Tools,
+    format: ResponseFormat,
+}
+
+/// How an answer is told apart into its parts.
+#[derive(Clone, Copy, Debug)]
+pub struct Reading {
+    thinks: bool,
+    thinking: bool,
+    syntax: Option<ToolSyntax>,
+    parallel: bool,
+}
+
+impl Reading {
+    /// A splitter for one answer.
+    pub fn splitter(self) -> Splitter {
+        Splitter::new(self.thinks, self.thinking, self.syntax, self.parallel)
+    }
+}
+
+/// What an answer must be.
+#[derive(Debug, Default, PartialEq)]
+enum ResponseFormat {
+    #[default]
+    Text,
+    JsonObject,
+    JsonSchema(Value),
+    Lark(String),
+    Regex(String),
+}
+
+/// Reads a request that is to be answered.
+pub fn read(body: Value, model: &Model) -> Result<(Request, Params, Prompt)> {
+    let mut fields = Fields::new(body, "")?;
+    let mut params = Params::read(&mut fields, model)?;
+    params.options.max_tokens = max_tokens(&mut fields)?;
+    params.options.logprobs = logprobs(&mut fields)?;
+    let prompt = prompt(&mut fields, model)?;
+    fields.finish(&IGNORED)?;
+    let constraint = prompt.constraint(model)?;
+    let ids = model.format(prompt.tools.definitions.is_some()).map(|format| format.encode(&prompt.rendered));
+    let mut request = Request::new(ids.unwrap_or_default(), params.options.clone());
+    request.choices = params.choices;
+    request.constraint = constraint;
+    Ok((request, params, prompt))
+}
+
+/// Reads a request that is only to be rendered.
+pub fn render(body: Value, model: &Model) -> Result<Rendered> {
+    let mut fields = Fields::new(body, "")?;
+    crate::params::check_model(&mut fields, model)?;
+    let prompt = prompt(&mut fields, model)?;
+    fields.finish(&IGNORED)?;
+    Ok(prompt.rendered)
+}
+
+/// The newer name comes first.
+fn max_tokens(fields: &mut Fields) -> Result<Option<usize>> {
+    let newer = fields.count("max_completion_tokens", 1..=u32::MAX)?;
+    let older = fields.count("max_tokens", 1..=u32::MAX)?;
+    Ok(newer.or(older))
+}
+
+fn logprobs(fields: &mut Fields) -> Result<Option<usize>> {
+    let wanted = fields.bool("logprobs")?.unwrap_or(false);
+    let top = fields.count("top_logprobs", 0..=MAX_TOP_LOGPROBS)?;
+    if top.is_some_and(|top| top > 0) && !wanted {
+        let message = "The 'top_logprobs' parameter is only allowed when 'logprobs' is enabled.";
+        return Err(ApiError::field("top_logprobs", "invalid_value", message));
+    }
+    Ok(wanted.then(|| top.unwrap_or(0)))
+}
+
+/// Reads the fields that make the prompt, and renders it.
+fn prompt(fields: &mut Fields, model: &Model) -> Result<Prompt> {
+    let messages = fields.array("messages")?;
+    let messages = fields.required("messages", messages)?;
+    if messages.is_empty() || messages.len() > MAX_MESSAGES {
+        let message =
+            format!("Invalid 'messages': expected 1 to {MAX_MESSAGES} messages, but got {}.", messages.len());
+        return Err(ApiError::field("messages", "invalid_value", message));
+    }
+    let tools = Tools::read(fields, model.tool_syntax())?;
+    let format = response_format(fields)?;
+    let Some(template) = model.format(tools.definitions.is_some()) else {
+        let message = "This model has no chat template: use /v1/completions, or start the server with one.";
+        return Err(ApiError::field("messages", "unsupported_value", message));
+    };
+    let developer = template.source().contains("developer");
+    let messages = messages.into_iter().enumerate();
+    let messages = messages.map(|(index, message)| message_of(message, index, developer));
+    let messages = messages.collect::<Result<Vec<_>>>()?;
+
+    let mut options = template.options();
+    options.add_generation_prompt = fields.bool("add_generation_prompt")?.unwrap_or(true);
+    options.extra = extra(fields)?;
+    let constrained = tools.grammar.is_some() || format != ResponseFormat::Text;
+    if constrained && model.thinks() && !options.extra.contains_key("enable_thinking") {
+        // A grammar is for the answer and has no place for reasoning.
+        options.extra.insert("enable_thinking".into(), Value::Bool(false));
+    }
+    if tools.grammar.is_some() && format != ResponseFormat::Text {
+        let message = "A 'response_format' cannot be combined with a 'tool_choice' that requires a call.";
+        return Err(ApiError::field("response_format", "invalid_value", message));
+    }
+    let conversation = Conversation { messages, tools: tools.definitions.clone() };
+    let rendered = template.render(&conversation, &options).map_err(|error| {
+        ApiError::field("messages", "invalid_value", format!("Invalid 'messages': {error}."))
+    })?;
+    let reading = Reading {
+        thinks: model.thinks(),
+        thinking: model.thinks() && rendered.text.trim_end().ends_with("<think>"),
+        syntax: tools.syntax,
+        parallel: tools.parallel,
+    };
+    Ok(Prompt { rendered, reading, tools, format })
+}
+
+impl Prompt {
+    /// The rule that the answer must follow.
+    fn constraint(&self, model: &Model) -> Result<Option<Box<dyn Constraint>>> {
+        let grammar =
+            |make: &dyn Fn(&grammar::Grammars) -> std::result::Result<grammar::Grammar, grammar::Error>,
+             field| { constraint(model.grammars().and_then(make), field).map(Some) };
+        if let Some(source) = &self.tools.grammar {
+            return grammar(&|grammars| grammars.lark(source), "tools");
+        }
+        match &self.format {
+            ResponseFormat::Text => Ok(None),
+            ResponseFormat::JsonObject => grammar(&|grammars| grammars.json_object(), "response_format"),
+            ResponseFormat::JsonSchema(schema) => {
+                grammar(&|grammars| grammars.json_schema(schema), "response_format.json_schema.schema")
+            }
+            ResponseFormat::Lark(source) => {
+                grammar(&|grammars| grammars.lark(source), "response_format.grammar")
+            }
+            ResponseFormat::Regex(source) => {
+                grammar(&|grammars| grammars.regex(source), "response_format.regex")
+            }
+        }
+    }
+}
+
+fn response_format(fields: &mut Fields) -> Result<ResponseFormat> {
+    let Some(mut format) = fields.object("response_format")? else { return Ok(ResponseFormat::Text) };
+    let kind = format.string("type")?;
+    let kind = format.required("type", kind)?;
+    let result = match &*kind {
+        "text" => ResponseFormat::Text,
+        "json_object" => match format.value("schema") {
+            Some(schema) => ResponseFormat::JsonSchema(schema),
+            None => ResponseFormat::JsonObject,
+        },
+        "json_schema" => {
+            let inner = format.object("json_schema")?;
+            let mut inner = format.required("json_schema", inner)?;
+            let schema = inner.object("schema")?;
+            let schema = inner.required("schema", schema)?.into_value();
+            inner.string("name")?;
+            inner.string("description")?;
+            inner.bool("strict")?;
+            inner.finish(&[])?;
+            ResponseFormat::JsonSchema(schema)
+        }
+        "grammar" => {
+            let grammar = format.string("grammar")?;
+            ResponseFormat::Lark(format.required("grammar", grammar)?)
+        }
+        "regex" => {
+            let regex = format.string("regex")?;
+            ResponseFormat::Regex(format.required("regex", regex)?)
+        }
+        other => {
+            let message = format!(
+                "Invalid 'response_format.type': expected 'text', 'json_object', 'json_schema', 'grammar' or 'regex', \
+                 but got '{other}'."
+            );
+            return Err(ApiError::field("response_format.type", "invalid_value", message));
+        }
+    };
+    format.finish(&[])?;
+    Ok(result)
+}
+
+/// Variables for the template: `chat_template_kwargs`, and the effort of reasoning.
+fn extra(fields: &mut Fields) -> Result<Map<String, Value>> {
+    let mut extra = Map::new();
+    if let Some(effort) = fields.string("reasoning_effort")? {
+        if effort == "none" {
+            extra.insert("enable_thinking".into(), Value::Bool(false));
+        }
+        extra.insert("reasoning_effort".into(), Value::String(effort));
+    }
+    if let Some(more) = fields.object("chat_template_kwargs")? {
+        let Value::Object(more) = more.into_value() else { return Ok(extra) };
+        for (name, value) in more {
+            if ["messages", "tools", "add_generation_prompt"].contains(&&*name) || name.ends_with("_token") {
+                let name = format!("chat_template_kwargs.{name}");
+                let message = format!("Invalid '{name}': the variable cannot be set.");
+                return Err(ApiError::field(name, "invalid_value", message));
+            }
+            extra.insert(name, value);
+        }
+    }
+    Ok(extra)
+}
+
+/// A message as templates take it. `developer` tells that the template knows this role.
+fn message_of(message: Value, index: usize, developer: bool) -> Result<Value> {
+    let mut fields = Fields::new(message, format!("messages[{index}]"))?;
+    let role = fields.string("role")?;
+    let mut role = fields.required("role", role)?;
+    if !ROLES.contains(&&*role) {
+        let name = fields.name("role");
+        let message = format!("Invalid '{name}': expected one of {}, but got '{role}'.", ROLES.join(", "));
+        return Err(ApiError::field(name, "invalid_value", message));
+    }
+    if role == "developer" && !developer {
+        "system".clone_into(&mut role);
+    }
+    let calls = tool_calls(&mut fields)?;
+    let content = content(&mut fields)?;
+    if content.is_none() && calls.is_none() && role != "assistant" {
+        return fields.required("content", None);
+    }
+    let mut result = Map::new();
+    result.insert("role".into(), role.into());
+    // An assistant that only called tools has said nothing.
+    result.insert("content".into(), content.unwrap_or_default().into());
+    for name in ["name", "tool_call_id"] {
+        if let Some(text) = fields.string(name)? {
+            result.insert(name.into(), text.into());
+        }
+    }
+    for name in ["reasoning_content", "reasoning"] {
+        if let Some(text) = fields.string(name)? {
+            result.insert("reasoning_content".into(), text.into());
+        }
+    }
+    if let Some(calls) = calls {
+        result.insert("tool_calls".into(), calls.into());
+    }
+    fields.finish(&["refusal", "annotations", "audio", "function_call"])?;
+    Ok(Value::Object(result))
+}
+
+/// A text, or the texts of a list of parts.
+fn content(fields: &mut Fields) -> Result<Option<String>> {
+    let name = fields.name("content");
+    match fields.value("content") {
+        None => Ok(None),
+        Some(Value::String(text)) => Ok(Some(text)),
+        Some(Value::Array(parts)) => {
+            let mut text = String::new();
+            for (index, part) in parts.into_iter().enumerate() {
+                let mut part = Fields::new(part, format!("{name}[{index}]"))?;
+                let kind = part.string("type")?;
+                let kind = part.required("type", kind)?;
+                if !matches!(&*kind, "text" | "input_text" | "output_text") {
+                    let message = format!(
+                        "Invalid '{name}[{index}].type': this model takes text alone, but got '{kind}'."
+                    );
+                    return Err(ApiError::field(part.name("type"), "unsupported_value", message));
+                }
+                let piece = part.string("text")?;
+                text.push_str(&part.required("text", piece)?);
+            }
+            Ok(Some(text))
+        }
+        Some(other) => Err(wrong_type(&name, "a string or an array of parts", &other)),
+    }
+}
+
+/// The calls of an assistant's message. Templates take the arguments as an object, clients send its JSON.
+fn tool_calls(fields: &mut Fields) -> Result<Option<Vec<Value>>> {
+    let path = fields.name("tool_calls");
+    let Some(calls) = fields.array("tool_calls")? else { return Ok(None) };
+    let call = |(index, call): (usize, Value)| {
+        let mut call = Fields::new(call, format!("{path}[{index}]"))?;
+        let id = call.string("id")?.unwrap_or_default();
+        let function = call.object("function")?;
+        let mut function = call.required("function", function)?;
+        let name = function.string("name")?;
+        let name = function.required("name", name)?;
+        let arguments = match function.value("arguments") {
+            None => json!({}),
+            Some(Value::String(text)) => serde_json::from_str(&text).unwrap_or(Value::String(text)),
+            Some(value) => value,
+        };
+        Ok(json!({"id": id, "type": "function", "function": {"name": name, "arguments": arguments}}))
+    };
+    calls.into_iter().enumerate().map(call).collect::<Result<_>>().map(Some)
+}

@@ -1,0 +1,122 @@
+//! `POST /v1/completions`: from the request to prompts.
+
+use crate::error::ApiError;
+use crate::fields::{Fields, wrong_type};
+use crate::model::Model;
+use crate::params::{IGNORED, MAX_TOP_LOGPROBS, Params, constraint};
+use chat_format::token_text;
+use engine::Request;
+use serde_json::Value;
+use tokenizer::EncodeOptions;
+
+type Result<T> = std::result::Result<T, ApiError>;
+
+/// Most answers to all prompts of a request together.
+const MAX_ANSWERS: usize = 128;
+
+/// Tokens of an answer where the request does not say, as in OpenAI's API.
+const DEFAULT_MAX_TOKENS: usize = 16;
+
+/// Reads a request: a request to the engine for each prompt, and the texts to begin the answers with.
+pub fn read(body: Value, model: &Model) -> Result<(Vec<Request>, Params, Vec<String>)> {
+    let mut fields = Fields::new(body, "")?;
+    let mut params = Params::read(&mut fields, model)?;
+    let prompt = fields.value("prompt");
+    let prompts = prompts(fields.required("prompt", prompt)?, model)?;
+    let echo = fields.bool("echo")?.unwrap_or(false);
+    // Nothing can be asked for only where there is something to give back.
+    params.options.max_tokens =
+        Some(fields.count("max_tokens", u32::from(!echo)..=u32::MAX)?.unwrap_or(DEFAULT_MAX_TOKENS));
+    params.options.logprobs = fields.count("logprobs", 0..=MAX_TOP_LOGPROBS)?;
+    if echo && params.options.logprobs.is_some() {
+        let message = "'logprobs' cannot be combined with 'echo': those of the prompt are not available.";
+        return Err(ApiError::field("logprobs", "unsupported_value", message));
+    }
+    if let Some(best_of) = fields.count("best_of", 1..=128)?
+        && best_of != params.choices
+    {
+        let message = "Invalid 'best_of': expected the same value as 'n'; answers are not ranked.";
+        return Err(ApiError::field("best_of", "unsupported_value", message));
+    }
+    if fields.string("suffix")?.is_some_and(|suffix| !suffix.is_empty()) {
+        let message = "Invalid 'suffix': text cannot be inserted, only continued.";
+        return Err(ApiError::field("suffix", "unsupported_value", message));
+    }
+    let grammar = fields.string("grammar")?;
+    fields.finish(&IGNORED)?;
+    if prompts.len() * params.choices > MAX_ANSWERS {
+        let message = format!(
+            "Invalid 'prompt': expected at most {MAX_ANSWERS} answers, but got {} prompts with {} each.",
+            prompts.len(),
+            params.choices
+        );
+        return Err(ApiError::field("prompt", "array_above_max_length", message));
+    }
+    let echoes = prompts.iter().map(|(text, _)| if echo { text.clone() } else { String::new() }).collect();
+    let requests = prompts.into_iter().map(|(_, ids)| {
+        let mut request = Request::new(ids, params.options.clone());
+        request.choices = params.choices;
+        if let Some(grammar) = &grammar {
+            let made = model.grammars().and_then(|grammars| grammars.lark(grammar));
+            request.constraint = Some(constraint(made, "grammar")?);
+        }
+        Ok(request)
+    });
+    Ok((requests.collect::<Result<_>>()?, params, echoes))
+}
+
+/// A text, ids, or a list of either; with their texts.
+fn prompts(value: Value, model: &Model) -> Result<Vec<(String, Vec<u32>)>> {
+    match value {
+        Value::Array(items) if items.is_empty() => {
+            let message = "Invalid 'prompt': expected at least one prompt or token, but got an empty array.";
+            Err(ApiError::field("prompt", "empty_array", message))
+        }
+        Value::Array(items) if items.iter().all(Value::is_number) => Ok(vec![ids("prompt", &items, model)?]),
+        Value::Array(items) => items
+            .into_iter()
+            .enumerate()
+            .map(|(index, item)| prompt(&format!("prompt[{index}]"), item, model))
+            .collect(),
+        other => Ok(vec![prompt("prompt", other, model)?]),
+    }
+}
+
+fn prompt(name: &str, value: Value, model: &Model) -> Result<(String, Vec<u32>)> {
+    match value {
+        Value::String(text) => {
+            let options = EncodeOptions { add_special: true, parse_special: true };
+            let ids = model.tokenizer().encode(&text, options);
+            if ids.is_empty() {
+                let message = format!("Invalid '{name}': it is empty, there is nothing to continue.");
+                return Err(ApiError::field(name, "invalid_value", message));
+            }
+            Ok((text, ids))
+        }
+        Value::Array(items) if !items.is_empty() => ids(name, &items, model),
+        other => Err(wrong_type(name, "a string or an array of token ids", &other)),
+    }
+}
+
+/// Token ids, checked.
+pub fn ids(name: &str, items: &[Value], model: &Model) -> Result<(String, Vec<u32>)> {
+    let tokenizer = model.tokenizer();
+    let id = |(index, item): (usize, &Value)| {
+        let id = item
+            .as_u64()
+            .and_then(|id| u32::try_from(id).ok())
+            .filter(|&id| (id as usize) < tokenizer.vocab_size());
+        id.ok_or_else(|| {
+            let name = format!("{name}[{index}]");
+            let limit = tokenizer.vocab_size();
+            let message = format!("Invalid '{name}': expected a token id below {limit}, but got {item}.");
+            ApiError::field(name, "invalid_value", message)
+        })
+    };
+    let ids = items.iter().enumerate().map(id).collect::<Result<Vec<u32>>>()?;
+    let text = match ids[..] {
+        [id] => token_text(tokenizer, id),
+        _ => String::from_utf8_lossy(&tokenizer.decode(&ids, true)).into_owned(),
+    };
+    Ok((text, ids))
+}

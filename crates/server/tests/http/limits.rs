@@ -1,0 +1,186 @@
+//! What happens where something is full, long, slow or late.
+
+use crate::client::{begin, get, post, post_bytes, request, send};
+use crate::util::{anywhere, ask, chat, content, is_idle, load, shared, start, wait_for};
+use engine::BatchOptions;
+use serde_json::json;
+use server::{Error, Server, ServerOptions};
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::time::{Duration, Instant};
+
+#[test]
+fn r15_a_prompt_longer_than_the_context_is_refused_and_one_that_fills_it_ends_with_length() {
+    let server = start("smollm2", 256, BatchOptions::default(), anywhere());
+    let complete = |tokens: usize, most: usize| {
+        let prompt: Vec<u32> = (0..tokens as u32).map(|token| token % 97 + 300).collect();
+        post(
+            server.address(),
+            "/v1/completions",
+            &json!({"prompt": prompt, "max_tokens": most, "temperature": 0}),
+        )
+    };
+    let refused = complete(300, 10);
+    assert_eq!(refused.status, 400);
+    let error = &refused.json()["error"];
+    assert_eq!((&error["code"], &error["param"]), (&json!("context_length_exceeded"), &json!("prompt")));
+    let message = error["message"].as_str().unwrap();
+    assert!(message.contains("300") && message.contains("256"), "{message}");
+    for (tokens, generated) in [(256, 1), (255, 2), (250, 7)] {
+        let body = complete(tokens, 10).json();
+        assert_eq!(body["usage"]["completion_tokens"], generated, "{body}");
+        assert_eq!(body["choices"][0]["finish_reason"], "length");
+    }
+    let long = "word ".repeat(400);
+    let refused = chat(server.address(), &long, &json!({"stream": true}));
+    assert_eq!((refused.status, &refused.json()["error"]["param"]), (400, &json!("messages")));
+    assert!(!content(&chat(server.address(), "Hi", &json!({}))).is_empty());
+}
+
+#[test]
+fn a_full_queue_is_told_and_room_is_used() {
+    let batch = BatchOptions { parallel: 1, queue: 1, ..BatchOptions::default() };
+    let server = start("smollm2", 2048, batch, anywhere());
+    let long =
+        ask("Tell me a very long story.", &json!({"max_tokens": 2000, "ignore_eos": true, "stream": true}));
+    let mut running = begin(server.address(), "/v1/chat/completions", &long);
+    running.wait_for("content");
+    let queued = begin(server.address(), "/v1/chat/completions", &long);
+    wait_for(server.address(), "a queue", Duration::from_secs(10), |slots| slots["waiting"] == 1);
+    for stream in [true, false] {
+        let refused = chat(server.address(), "Hi", &json!({"stream": stream}));
+        assert_eq!((refused.status, refused.header("retry-after")), (503, Some("1")));
+        assert_eq!(refused.json()["error"]["code"], "overloaded");
+    }
+    drop((running, queued));
+    wait_for(server.address(), "room", Duration::from_secs(10), is_idle);
+    assert!(!content(&chat(server.address(), "Hi", &json!({}))).is_empty());
+}
+
+#[test]
+fn a_reader_that_does_not_read_holds_nobody_up() {
+    let server = start("smollm2", 2048, BatchOptions { parallel: 1, ..BatchOptions::default() }, anywhere());
+    let request = ask("Tell me a story.", &json!({"max_tokens": 300, "ignore_eos": true, "stream": true}));
+    let slow = begin(server.address(), "/v1/chat/completions", &request);
+    // Its answer is computed, though nobody has read a byte.
+    assert!(!content(&chat(server.address(), "Hi", &json!({}))).is_empty());
+    let events = slow.read().events();
+    assert_eq!(events.last().unwrap()["choices"][0]["finish_reason"], "length");
+}
+
+#[test]
+fn large_slow_and_late_requests_end() {
+    let options = ServerOptions {
+        max_request_bytes: 1000,
+        body_timeout: Duration::from_millis(300),
+        request_timeout: Duration::from_millis(400),
+        ..anywhere()
+    };
+    let server = start("smollm2", 2048, BatchOptions::default(), options);
+    let large = chat(server.address(), &"x".repeat(1000), &json!({}));
+    assert_eq!((large.status, &large.json()["error"]["code"]), (413, &json!("request_too_large")));
+    let chunked = b"POST /tokenize HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ncontent-type: application/json\r\n\
+        transfer-encoding: chunked\r\n\r\n5dc\r\n";
+    let large = send(server.address(), &[chunked, &[b' '; 1500][..], b"\r\n0\r\n\r\n"].concat()).read();
+    assert_eq!(large.status, 413);
+    let whole = post_bytes("/tokenize", "{\"content\": \"abc\"}", "");
+    let slow = send(server.address(), &whole[..whole.len() - 3]).read();
+    assert_eq!((slow.status, &slow.json()["error"]["code"]), (408, &json!("request_timeout")));
+    // Half a head: the connection is closed.
+    let mut half = TcpStream::connect(server.address()).unwrap();
+    half.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    half.write_all(b"GET /health HT").unwrap();
+    let _ = half.read_to_end(&mut Vec::new());
+    let more = json!({"max_tokens": 2000, "ignore_eos": true});
+    let late = chat(server.address(), "Tell me a story.", &more);
+    assert_eq!((late.status, &late.json()["error"]["code"]), (504, &json!("timeout")));
+    let more = json!({"max_tokens": 2000, "ignore_eos": true, "stream": true});
+    let late = chat(server.address(), "Tell me a story.", &more);
+    assert_eq!(late.events().last().unwrap()["error"]["code"], "timeout");
+    wait_for(server.address(), "an idle engine", Duration::from_secs(10), is_idle);
+}
+
+#[test]
+fn others_need_a_key_and_pages_an_origin() {
+    let options = ServerOptions {
+        api_key: Some("secret".into()),
+        cors_origins: vec!["https://good.example".into()],
+        ..anywhere()
+    };
+    let server = start("smollm2", 256, BatchOptions::default(), options);
+    let models = |headers: &str| request(server.address(), "GET", "/v1/models", headers);
+    let refused = models("");
+    assert_eq!((refused.status, refused.header("www-authenticate")), (401, Some("Bearer")));
+    assert_eq!(refused.json()["error"]["type"], "authentication_error");
+    assert_eq!(models("authorization: Bearer secre\r\n").status, 401);
+    assert_eq!(models("authorization: Bearer secret\r\n").status, 200);
+    assert_eq!(get(server.address(), "/health").status, 200);
+    let allowed = models("authorization: Bearer secret\r\norigin: https://good.example\r\n");
+    assert_eq!(allowed.header("access-control-allow-origin"), Some("https://good.example"));
+    let foreign = models("authorization: Bearer secret\r\norigin: https://evil.example\r\n");
+    assert_eq!(foreign.header("access-control-allow-origin"), None);
+    let preflight = "origin: https://good.example\r\naccess-control-request-method: POST\r\n";
+    let preflight = request(server.address(), "OPTIONS", "/v1/chat/completions", preflight);
+    assert_eq!((preflight.status, preflight.header("access-control-max-age")), (204, Some("600")));
+}
+
+#[test]
+fn a_page_elsewhere_cannot_make_a_browser_use_the_server() {
+    // A name that was made to point here.
+    let bytes = b"GET /v1/models HTTP/1.1\r\nhost: evil.example\r\nconnection: close\r\n\r\n";
+    assert_eq!(send(shared(), bytes).read().status, 403);
+    // What a page may send without being asked.
+    let body = "{\"content\": \"a\"}";
+    let bytes = format!(
+        "POST /tokenize HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ncontent-type: text/plain\r\n\
+         content-length: {}\r\n\r\n{body}",
+        body.len()
+    );
+    assert_eq!(send(shared(), bytes.as_bytes()).read().status, 415);
+}
+
+#[test]
+fn addresses_that_others_reach_need_a_word_about_keys() {
+    let everywhere = SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0));
+    let options = ServerOptions { address: everywhere, ..anywhere() };
+    let error = Server::bind(options.clone()).unwrap_err();
+    assert!(matches!(error, Error::Unprotected { .. }), "{error}");
+    assert!(Server::bind(ServerOptions { no_auth: true, ..options.clone() }).is_ok());
+    let error = Server::bind(ServerOptions { api_key: Some(" ".into()), ..options }).unwrap_err();
+    assert!(matches!(error, Error::Option { name: "API key", .. }), "{error}");
+    let taken = TcpStream::connect(shared()).unwrap().peer_addr().unwrap();
+    let error = Server::bind(ServerOptions { address: taken, ..anywhere() }).unwrap_err();
+    assert!(matches!(error, Error::Bind { .. }) && error.to_string().contains(&taken.to_string()), "{error}");
+}
+
+#[test]
+fn health_is_told_while_loading_and_draining_and_answers_are_ended() {
+    let mut server = Server::bind(anywhere()).unwrap();
+    let address = server.address();
+    let health = get(address, "/health");
+    assert_eq!((health.status, health.json()["status"].as_str().unwrap()), (503, "loading"));
+    let refused = chat(address, "Hi", &json!({}));
+    assert_eq!((refused.status, refused.header("retry-after")), (503, Some("5")));
+    server.ready(load("smollm2", 512, BatchOptions::default()));
+    assert_eq!(get(address, "/health").status, 200);
+    let request = ask("Tell me a story.", &json!({"max_tokens": 100, "ignore_eos": true, "stream": true}));
+    let mut running = begin(address, "/v1/chat/completions", &request);
+    running.wait_for("content");
+    let stopping = std::thread::spawn(move || {
+        let start = Instant::now();
+        server.shut_down();
+        start.elapsed()
+    });
+    let start = Instant::now();
+    while start.elapsed() < Duration::from_secs(5) {
+        // Until the last answer has ended, the server says that it takes no more.
+        if TcpStream::connect(address).is_err() {
+            break;
+        }
+        let health = std::panic::catch_unwind(|| get(address, "/health").status);
+        assert!(matches!(health, Err(_) | Ok(200 | 503 | 0)));
+    }
+    assert_eq!(running.read().events().last().unwrap()["choices"][0]["finish_reason"], "length");
+    assert!(stopping.join().unwrap() < Duration::from_secs(25));
+    assert!(TcpStream::connect(address).is_err());
+}

@@ -1,0 +1,11 @@
+//! The server over HTTP, with a real model. Tests that carry the number of a report (`r21_...`) are its regression.
+
+mod cancel;
+mod chat;
+mod client;
+mod completions;
+mod constrained;
+mod limits;
+mod refused;
+mod tokens;
+mod util;

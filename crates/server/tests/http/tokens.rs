@@ -1,0 +1,41 @@
+//! Text and tokens.
+
+use crate::client::{begin, get, post};
+use crate::util::shared;
+use serde_json::json;
+use std::time::{Duration, Instant};
+
+#[test]
+fn text_becomes_tokens_and_text_again() {
+    let text = "Hello wörld, 你好 \u{1F980}!\n";
+    let tokens = post(shared(), "/tokenize", &json!({"content": text})).json()["tokens"].clone();
+    assert_eq!(post(shared(), "/detokenize", &json!({"tokens": tokens})).json()["content"], text);
+    let pieces = post(shared(), "/tokenize", &json!({"content": "Hello w", "with_pieces": true})).json();
+    assert_eq!(pieces["tokens"][0]["piece"], "Hello");
+}
+
+#[test]
+fn r09_long_text_without_blanks_takes_no_time_and_holds_nobody_up() {
+    // The server loads its model before time is taken.
+    assert_eq!(get(shared(), "/health").status, 200);
+    for text in ["x", "\u{4E2D}", " ", "ab"] {
+        let time = |len: usize| {
+            let body = json!({"content": text.repeat(len / text.len())});
+            let start = Instant::now();
+            let pending = begin(shared(), "/tokenize", &body);
+            let mut slowest = Duration::ZERO;
+            for _ in 0..3 {
+                let asked = Instant::now();
+                assert_eq!(get(shared(), "/health").status, 200);
+                slowest = slowest.max(asked.elapsed());
+            }
+            assert_eq!(pending.read().status, 200);
+            (start.elapsed(), slowest)
+        };
+        // Fifty times as long takes a hundred times as long at most: what was quadratic took 2,500 times.
+        let (short, _) = time(5 << 10);
+        let (long, health) = time(256 << 10);
+        assert!(long < 100 * short.max(Duration::from_millis(20)), "{text:?}: {short:?} {long:?}");
+        assert!(health < Duration::from_secs(1), "{text:?}: {health:?}");
+    }
+}

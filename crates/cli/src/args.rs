@@ -6,7 +6,7 @@
 use crate::error::{Error, Result};
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use engine::{Activations, DType, Device, GenerateOptions, LoadOptions, SamplerParams};
+use engine::{Activations, BatchOptions, DType, Device, GenerateOptions, LoadOptions, SamplerParams};
 use std::num::{IntErrorKind, ParseIntError};
 use std::path::PathBuf;
 use tokenizer::Tokenizer;
@@ -59,6 +59,8 @@ pub enum Command {
     Run(RunArgs),
     /// Talk with a model
     Chat(ChatArgs),
+    /// Answer many users over HTTP, as OpenAI's API does
+    Serve(ServeArgs),
     /// Show what is in a GGUF file
     Inspect(InspectArgs),
     /// Turn text into token ids
@@ -244,6 +246,100 @@ pub struct ChatArgs {
     pub sampling: SamplingArgs,
     #[command(flatten)]
     pub load: LoadArgs,
+}
+
+/// `smelt serve`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+The server answers /v1/chat/completions, /v1/completions, /v1/models, /health, /metrics and more; docs/server.md has them \
+all. Without --host only programs on this machine reach it. SIGTERM and Ctrl-C let running answers end; a second Ctrl-C \
+does not.")]
+pub struct ServeArgs {
+    /// Path, alias, pip:PACKAGE or hf:OWNER/REPO[:QUANT]
+    #[arg(value_name = "MODEL", default_value = hub::DEFAULT_ALIAS)]
+    pub model: String,
+    /// A Jinja chat template in place of the model's own
+    #[arg(long, alias = "chat-template", value_name = "FILE")]
+    pub template: Option<PathBuf>,
+    /// What clients call the model; can be repeated [default: MODEL, or the name of its file]
+    #[arg(long, value_name = "NAME")]
+    pub name: Vec<String>,
+    #[command(flatten)]
+    pub listen: ListenArgs,
+    #[command(flatten)]
+    pub batching: BatchingArgs,
+    #[command(flatten)]
+    pub load: LoadArgs,
+}
+
+/// Where and for whom the server listens.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Listening")]
+pub struct ListenArgs {
+    /// Address to listen at; others than this machine's own need --api-key or --no-auth
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1")]
+    pub host: std::net::IpAddr,
+    /// Port; 0 takes any
+    #[arg(long, value_name = "PORT", default_value_t = 8080)]
+    pub port: u16,
+    /// The key that clients must send [default: SMELT_API_KEY]
+    #[arg(long, value_name = "KEY")]
+    pub api_key: Option<String>,
+    /// Nobody needs a key, whatever the address
+    #[arg(long, conflicts_with = "api_key")]
+    pub no_auth: bool,
+    /// Let pages of this origin call the server, `*` for all; can be repeated
+    #[arg(long, value_name = "ORIGIN")]
+    pub cors_origin: Vec<String>,
+    /// Largest request, in MiB
+    #[arg(long, value_name = "N", default_value_t = 16,
+        value_parser = clap::value_parser!(u32).range(1..=1024))]
+    pub max_request: u32,
+    /// Longest time for an answer, in seconds
+    #[arg(long, value_name = "SECONDS", default_value_t = 3600,
+        value_parser = clap::value_parser!(u32).range(1..))]
+    pub timeout: u32,
+    /// Longest time for running answers to end after a signal, in seconds
+    #[arg(long, value_name = "SECONDS", default_value_t = 30)]
+    pub drain: u32,
+    /// Form of the log on stderr; RUST_LOG chooses what is in it
+    #[arg(long, value_name = "FORMAT", default_value = "text")]
+    pub log: LogArg,
+}
+
+/// How requests share the device.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Batching")]
+pub struct BatchingArgs {
+    /// Sequences computed at a time
+    #[arg(long, value_name = "N", allow_hyphen_values = true, value_parser = count,
+        default_value_t = BatchOptions::default().parallel)]
+    pub parallel: usize,
+    /// Sequences that may wait beyond those; more are refused with 503
+    #[arg(long, value_name = "N", allow_hyphen_values = true, value_parser = count,
+        default_value_t = BatchOptions::default().queue)]
+    pub queue: usize,
+    /// Most tokens of a step, prompts and answers together: fewer keep answers flowing while long prompts come
+    #[arg(long, value_name = "N", allow_hyphen_values = true, value_parser = count,
+        default_value_t = BatchOptions::default().batch_tokens)]
+    pub batch_tokens: usize,
+    /// Tokens that the KV cache holds for all together [default: four contexts, or what a quarter of the free memory
+    /// holds, but at least one context]
+    #[arg(long, value_name = "N", allow_hyphen_values = true, value_parser = count)]
+    pub cache_tokens: Option<usize>,
+    /// Do not keep what finished requests leave in the cache for others that begin alike
+    #[arg(long)]
+    pub no_prefix_cache: bool,
+    /// Guess up to N tokens a step from what was said before: faster where answers repeat their prompt, 0 is off
+    #[arg(long, value_name = "N", allow_hyphen_values = true, value_parser = count, default_value_t = 0)]
+    pub lookup: usize,
+}
+
+/// Values of `serve --log`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum LogArg {
+    Text,
+    Json,
 }
 
 /// `smelt inspect`.

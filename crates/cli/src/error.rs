@@ -47,6 +47,8 @@ pub enum Error {
     },
     /// The model could not be loaded or run.
     Engine(engine::Error),
+    /// The server could not start or go on.
+    Server(server::Error),
     /// The terminal could not be read.
     Terminal(String),
     /// stdout could not be written. A closed pipe is no failure: who read it has seen enough.
@@ -73,6 +75,7 @@ impl fmt::Display for Error {
             Error::Tokenizer { path, source } => write!(f, "{}: {source}", path.display()),
             Error::Template { path, source } => write!(f, "{}: {source}", path.display()),
             Error::Engine(error) => error.fmt(f),
+            Error::Server(error) => error.fmt(f),
             Error::Terminal(message) => write!(f, "terminal: {message}"),
             Error::Stdout(error) => write!(f, "stdout: {error}"),
             Error::Interrupted => f.write_str("interrupted"),
@@ -89,6 +92,7 @@ impl StdError for Error {
             Error::Tokenizer { source, .. } => Some(source),
             Error::Template { source, .. } => Some(source),
             Error::Engine(error) => Some(error),
+            Error::Server(error) => Some(error),
             Error::Stdout(error) => Some(error),
             Error::Usage(_) | Error::Content { .. } | Error::Terminal(_) | Error::Interrupted => None,
         }
@@ -104,6 +108,12 @@ impl From<hub::Error> for Error {
 impl From<gguf::Error> for Error {
     fn from(error: gguf::Error) -> Error {
         Error::Gguf(error)
+    }
+}
+
+impl From<server::Error> for Error {
+    fn from(error: server::Error) -> Error {
+        Error::Server(error)
     }
 }
 

@@ -24,7 +24,13 @@ pub fn code(result: Result<()>, output: &Output) -> ExitCode {
         _ => output.error(&describe(&error)),
     }
     match error {
-        Error::Usage(_) | Error::Engine(engine::Error::Option { .. }) => USAGE.into(),
+        Error::Usage(_)
+        | Error::Engine(engine::Error::Option { .. })
+        | Error::Server(
+            server::Error::Unprotected { .. }
+            | server::Error::Option { .. }
+            | server::Error::Engine(engine::Error::Option { .. }),
+        ) => USAGE.into(),
         _ => FAILURE.into(),
     }
 }

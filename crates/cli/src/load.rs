@@ -43,7 +43,12 @@ pub fn engine(model: &str, args: &LoadArgs, output: &Output) -> Result<Engine> {
 
 /// The same with the context that a command needs.
 pub fn engine_with(model: &str, args: &LoadArgs, context: Option<usize>, output: &Output) -> Result<Engine> {
-    let options = LoadOptions { threads: threads(args, output)?, context, ..args.options() };
+    engine_of(model, args, LoadOptions { context, ..args.options() }, output)
+}
+
+/// The same with other options than `args` alone gives.
+pub fn engine_of(model: &str, args: &LoadArgs, options: LoadOptions, output: &Output) -> Result<Engine> {
+    let options = LoadOptions { threads: threads(args, output)?, ..options };
     let path = resolve(model, output)?;
     let options = LoadOptions {
         repack_cache: if args.repack_cache { packed_files(&path) } else { Vec::new() },

@@ -30,6 +30,7 @@ fn main() -> ExitCode {
     let result = match &command {
         Command::Run(args) => commands::run::run(args, &output),
         Command::Chat(args) => commands::chat::run(args, &output),
+        Command::Serve(args) => commands::serve::run(args, &output),
         Command::Inspect(args) => commands::inspect::run(args, &output),
         Command::Tokenize(args) => commands::tokenize::run(args, &output),
         Command::Template(args) => commands::template::run(args, &output),

@@ -6,8 +6,19 @@ use std::path::Path;
 #[test]
 fn help_texts_are_those_on_file() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/cli/help");
-    let commands =
-        ["", "run", "chat", "inspect", "tokenize", "template", "perplexity", "bench", "pull", "devices"];
+    let commands = [
+        "",
+        "run",
+        "chat",
+        "serve",
+        "inspect",
+        "tokenize",
+        "template",
+        "perplexity",
+        "bench",
+        "pull",
+        "devices",
+    ];
     for command in commands {
         let args: Vec<&str> = [command, "--help"].into_iter().filter(|arg| !arg.is_empty()).collect();
         let found = Dir::new().smelt(&args).ok();

@@ -10,6 +10,7 @@ mod interrupt;
 mod perplexity;
 mod pull;
 mod run;
+mod serve;
 mod template;
 mod tiny;
 mod tokenize;

@@ -115,7 +115,7 @@ mod signals {
         let dir = Dir::new();
         dir.file("m.gguf", tiny::random());
         for _ in 0..3 {
-            let (mut child, _, address) = start(&dir, &["--ctx", "4096"]);
+            let (mut child, _log, address) = start(&dir, &["--ctx", "4096"]);
             let _answer = ask(&address, 2000);
             child.kill().unwrap();
             child.wait().unwrap();

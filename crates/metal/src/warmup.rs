@@ -1,6 +1,6 @@
 //! The first touch of mapped weights (`kernels/warmup.metal`), at load instead of at the first token.
 
-use crate::device::{CommandBuffer, ComputeEncoder, Device, DispatchMode, Queue, Result, Size};
+use crate::device::{Buffer, CommandBuffer, ComputeEncoder, Device, DispatchMode, Queue, Result, Size};
 use crate::library::Library;
 use crate::pipelines::{Loader, PipelineId, Pipelines};
 use crate::recorder::SubmissionOf;
@@ -34,6 +34,7 @@ pub(crate) fn submit<D: Device>(
     // No Metal buffer has so many pages.
     let pages = u32::try_from(length / STRIDE).unwrap_or(u32::MAX);
     let sum = device.new_buffer("warm-up", size_of::<u32>())?;
+    sum.write(0, &[0; size_of::<u32>()])?;
     let mut command_buffer = queue.new_command_buffer("warm-up")?;
     let mut encoder = command_buffer.compute_encoder("warm-up", DispatchMode::Serial);
     encoder.set_label("warm-up");

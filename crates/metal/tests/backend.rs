@@ -48,7 +48,7 @@ fn barriers_stand_where_results_are_read_and_nowhere_else() {
     let mut backend = start();
     let node = Node::new(64);
     let buffers: Vec<_> = (0..4).map(|_| backend.alloc_buffer(node.bytes()).unwrap()).collect();
-    backend.write_host(buffers[0], 0, &1f32.to_le_bytes().repeat(64)).unwrap();
+    node.fill(&mut backend, buffers[0]);
     let before = backend.counts();
     // Two readers of one buffer, then a reader of one of their results.
     node.execute(&mut backend, buffers[0], buffers[1]).unwrap();
@@ -84,6 +84,7 @@ fn the_host_cannot_touch_what_pending_work_uses() {
     let mut backend = start();
     let node = Node::new(8);
     let [from, to, other] = [(); 3].map(|()| backend.alloc_buffer(node.bytes()).unwrap());
+    node.fill(&mut backend, from);
     node.execute(&mut backend, from, to).unwrap();
     let mut bytes = [0; 4];
     for buffer in [from, to] {
@@ -102,6 +103,7 @@ fn a_recording_with_an_error_never_reaches_the_device() {
     let mut backend = start();
     let node = Node::new(8);
     let [from, to] = [(); 2].map(|()| backend.alloc_buffer(node.bytes()).unwrap());
+    node.fill(&mut backend, from);
     node.execute(&mut backend, from, to).unwrap();
     let gone = backend.alloc_buffer(4).unwrap();
     backend.free_buffer(gone);
@@ -121,6 +123,7 @@ fn the_first_failure_of_the_device_is_told_by_every_later_call() {
     // Far more than the device does before the deadline.
     let node = Node::new(1 << 22);
     let [from, to] = [(); 2].map(|()| backend.alloc_buffer(node.bytes()).unwrap());
+    node.fill(&mut backend, from);
     node.execute(&mut backend, from, to).unwrap();
     let Err(BackendError::Device(first)) = backend.synchronize() else { panic!("no deadline") };
     assert!(first.contains("not done after"), "{first}");
@@ -189,7 +192,7 @@ fn a_trace_holds_every_value_even_where_it_was_overwritten() {
     let mut backend = start_with(Switches { trace, ..Switches::default() });
     let node = Node::new(3);
     let buffer = backend.alloc_buffer(node.bytes()).unwrap();
-    backend.write_host(buffer, 0, &1f32.to_le_bytes().repeat(3)).unwrap();
+    node.fill(&mut backend, buffer);
     node.execute(&mut backend, buffer, buffer).unwrap();
     backend.synchronize().unwrap();
     let names: Vec<_> =
@@ -206,6 +209,7 @@ fn profiles_name_operations_and_phases() {
     let mut backend = start_with(switches);
     let node = Node::new(8);
     let [from, to] = [(); 2].map(|()| backend.alloc_buffer(node.bytes()).unwrap());
+    node.fill(&mut backend, from);
     node.execute(&mut backend, from, to).unwrap();
     node.execute(&mut backend, to, from).unwrap();
     backend.synchronize().unwrap();

@@ -73,6 +73,11 @@ impl Node {
         self.shape.cols * size_of::<f32>()
     }
 
+    /// Writes a row of ones.
+    pub fn fill(&self, backend: &mut dyn Backend, buffer: BufferId) {
+        backend.write_host(buffer, 0, &1f32.to_le_bytes().repeat(self.shape.cols)).unwrap();
+    }
+
     /// Executes the node from one buffer to another.
     pub fn execute(
         &self,

@@ -16,8 +16,12 @@ pub enum LogFormat {
 /// no effect.
 pub fn init_logs(format: LogFormat) {
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
-    let logs =
-        tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_target(false);
+    let logs = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .with_target(false)
+        // Where stderr is gone, a complaint about that would panic in the middle of a request.
+        .log_internal_errors(false);
     // An error means that logs go somewhere already.
     let _ = match format {
         LogFormat::Text => logs.with_ansi(false).try_init(),

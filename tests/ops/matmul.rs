@@ -80,7 +80,7 @@ fn products_with_every_format() {
 }
 
 #[test]
-fn many_tokens_without_tiles() {
+fn metal_of_many_tokens_without_tiles() {
     let mut backend = metal(Switches { gemm: false, ..Switches::default() });
     for format in Format::ALL {
         let (rows, cols, tokens) = (11, if format.block_len() == 1 { 45 } else { 256 }, 19);

@@ -66,6 +66,7 @@ if ! ls "$nvrtc"/nvidia/cu13/lib/libnvrtc.so.* > /dev/null 2>&1; then
 fi
 if ls "$nvrtc"/nvidia/cu13/lib/libnvrtc.so.* > /dev/null 2>&1; then
     export SMELT_NVRTC="$nvrtc/nvidia/cu13/lib"
+    stage "CUDA kernels compile" cargo test --locked --release -p smelt-cuda --test compile -- --ignored
 else
     echo "NOT RUN compilation of the CUDA kernels, missing: the Python package nvidia-cuda-nvrtc" >> "$summary"
 fi

@@ -1,5 +1,7 @@
 //! Whole models on an NVIDIA GPU: tiny ones of every architecture against their references, and a real one against the
-//! float32 reference. On a machine without such a GPU nothing is run, and `scripts/test.sh` says so in its summary.
+//! float32 reference.
+//!
+//! cargo test --release -p smelt-tests --test cuda -- --ignored
 
 use engine::{Device, Engine, Event, GenerateOptions, Generation, LoadOptions, SamplerParams, Step, Wanted};
 use serde::Deserialize;
@@ -21,17 +23,6 @@ struct Case {
     rope_freqs: Option<Vec<f32>>,
 }
 
-/// Whether there is a GPU.
-fn is_here() -> bool {
-    match cuda::CudaBackend::new() {
-        Ok(_) => true,
-        Err(error) => {
-            eprintln!("NOT RUN: {error}");
-            false
-        }
-    }
-}
-
 fn load(path: &Path) -> Engine {
     let options = LoadOptions { device: Device::Cuda, context: Some(1024), ..LoadOptions::default() };
     let engine = Engine::load(path, &options, &mut |_, _| {}).unwrap();
@@ -50,10 +41,8 @@ fn check(what: &str, found: &[f32], expected: &[f64], bound: f64) {
 }
 
 #[test]
+#[ignore = "needs an NVIDIA GPU: scripts/test-cuda.sh"]
 fn every_architecture_is_near_its_reference() {
-    if !is_here() {
-        return;
-    }
     let text = std::fs::read_to_string(smelt_tests::data("tiny/reference.json")).unwrap();
     let reference: Reference = serde_json::from_str(&text).unwrap();
     let factors = reference.cases["llama-3-factors"].rope_freqs.clone().unwrap();
@@ -90,10 +79,8 @@ fn every_architecture_is_near_its_reference() {
 
 /// The model is `SMELT_TEST_SMOLLM2`, a file, or else fetched.
 #[test]
+#[ignore = "needs an NVIDIA GPU: scripts/test-cuda.sh"]
 fn a_real_model_says_what_its_reference_says() {
-    if !is_here() {
-        return;
-    }
     let (alias, name) = smelt_tests::MODELS[0];
     let path = match std::env::var_os("SMELT_TEST_SMOLLM2") {
         Some(path) => path.into(),

@@ -1,18 +1,11 @@
 //! Every kernel compiles, on a machine without a GPU too: `scripts/test.sh` takes the compiler from the Python package
 //! index and names its folder in `SMELT_NVRTC`.
 
-use cuda::CudaError;
-
 #[test]
+#[ignore = "needs NVRTC: scripts/test.sh fetches it"]
 fn every_kernel_compiles() {
-    match cuda::compile_all("sm_90") {
-        Ok(count) => assert!(count > 50, "{count} sources"),
-        // Where there is no compiler, scripts/test.sh says in its summary that this was not run.
-        Err(CudaError::NoCompiler { message }) if std::env::var_os("SMELT_NVRTC").is_none() => {
-            eprintln!("NOT RUN: {message}");
-        }
-        Err(error) => panic!("{error}"),
-    }
+    let count = cuda::compile_all("sm_90").unwrap_or_else(|error| panic!("{error}"));
+    assert!(count > 50, "{count} sources");
 }
 
 #[test]

@@ -13,7 +13,8 @@
 //! let options = EncodeOptions { add_special: true, parse_special: false };
 //! let prompt = engine.tokenizer().encode("Once upon a time", options);
 //! let mut sequence = engine.sequence();
-//! let mut generation = Generation::new(&engine, &sequence, &prompt, GenerateOptions::default())?;
+//! let options = GenerateOptions { max_tokens: Some(100), ..GenerateOptions::default() };
+//! let mut generation = Generation::new(&engine, &sequence, &prompt, options)?;
 //! while let Some(event) = generation.next(&mut engine, &mut sequence)? {
 //!     if let Event::Token { text, .. } | Event::End { text, .. } = event {
 //!         print!("{text}");

@@ -108,7 +108,7 @@ fn prompt(fields: &mut Fields, model: &Model) -> Result<Prompt> {
     let tools = Tools::read(fields, model.tool_syntax())?;
     let format = response_format(fields)?;
     let Some(template) = model.format(tools.definitions.is_some()) else {
-        let message = "This model has no chat template: use /v1/completions, or start the server with one.";
+        let message = "This model has no chat template: use /v1/completions, or start the server with one (--template).";
         return Err(ApiError::field("messages", "unsupported_value", message));
     };
     let developer = template.source().contains("developer");

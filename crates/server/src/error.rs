@@ -42,11 +42,14 @@ pub enum Error {
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Error::Bind { address, source } => write!(f, "cannot listen at {address}: {source}"),
+            Error::Bind { address, source } => {
+                write!(f, "cannot listen at {address}: {source} (another port: --port)")
+            }
             Error::Runtime(source) => write!(f, "cannot start the server: {source}"),
             Error::Unprotected { address } => write!(
                 f,
-                "{address} can be reached from other machines: give an API key, or say that none is wanted"
+                "{address} can be reached from other machines: give a key (--api-key), or say that none is wanted \
+                 (--no-auth)"
             ),
             Error::Template(error) => error.fmt(f),
             Error::Engine(error) => error.fmt(f),

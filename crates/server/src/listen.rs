@@ -118,6 +118,7 @@ impl Server {
         let (name, device, line) = (model.name.clone(), model.device.clone(), model.cache_line());
         self.app.set_model(model);
         tracing::info!(model = name, device, "{line}");
+        tracing::info!("ready: a page to chat at http://{}/, the API at http://{0}/v1", self.address);
     }
 
     /// Serves until SIGTERM or SIGINT; then ends the answers that were begun.

@@ -18,5 +18,5 @@ pub fn run(args: &DevicesArgs) -> Result<()> {
     if args.json {
         return print_json(&devices.collect::<Vec<_>>());
     }
-    print(&devices.map(|device| format!("{:<8} {}\n", device.name, device.description)).collect::<String>())
+    print(&devices.map(|device| format!("{:<10} {}\n", device.name, device.description)).collect::<String>())
 }

@@ -10,6 +10,8 @@ use chat::Conversation;
 use engine::{Engine, Event, FinishReason, GenerateOptions, Generation, Token};
 use hub::Spec;
 use serde::Serialize;
+use std::ffi::OsStr;
+use std::path::Path;
 use std::time::Duration;
 
 /// The object that `--json` prints.
@@ -71,6 +73,9 @@ pub fn run(args: &RunArgs, output: &Output) -> Result<()> {
         && let Some(alias) = hub::similar_alias(word)
     {
         output.warning(format_args!("taking '{word}' as the prompt; the model is called '{alias}'"));
+    }
+    if let Some(word) = words.prompt.filter(|word| names_text_file(word)) {
+        output.warning(format_args!("the prompt is the text '{word}'; `-f {word}` reads one from a file"));
     }
     let mut engine = load::engine(words.model, &args.load, output)?;
     args.sampling.check(engine.tokenizer())?;
@@ -157,6 +162,13 @@ fn names_model(word: &str) -> bool {
         Err(hub::Error::Unknown { .. }) => word.ends_with(".gguf"),
         Ok(_) | Err(_) => true,
     }
+}
+
+/// Whether a prompt is more likely meant as the name of a file.
+fn names_text_file(word: &str) -> bool {
+    let path = Path::new(word);
+    let extension = path.extension().and_then(OsStr::to_str);
+    !word.contains(char::is_whitespace) && (matches!(extension, Some("txt" | "md")) || path.is_file())
 }
 
 fn tokens(engine: &Engine, args: &RunArgs, text: &str, output: &Output) -> Result<Vec<u32>> {

@@ -55,6 +55,19 @@ fn a_mistyped_model_alone_is_noticed() {
 }
 
 #[test]
+fn a_prompt_that_is_the_name_of_a_file_is_noticed() {
+    let dir = Dir::new();
+    dir.file("question", "Why?");
+    for (args, file) in
+        [(&["run", "README.md"][..], "README.md"), (&["run", "smollm2", "question"], "question")]
+    {
+        let message = dir.smelt(args).fails(1);
+        assert!(message.contains(&format!("`-f {file}` reads one from a file")), "{message}");
+    }
+    assert!(!dir.smelt(&["run", "What is 3.txt"]).fails(1).contains("reads one from a file"));
+}
+
+#[test]
 fn nothing_is_fetched_offline() {
     let message = Dir::new().smelt(&["run", "smollm2", "hello", "--offline"]).fails(1);
     assert!(message.contains("`smollm2`") && message.contains("--offline forbids"), "{message}");

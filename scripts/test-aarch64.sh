@@ -35,6 +35,9 @@ export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER="$emulator -L $libraries -c
 # Links against the C library of the cross compiler also where build scripts compile C.
 export CC_aarch64_unknown_linux_gnu=aarch64-linux-gnu-gcc
 
+# The simulator of Metal compiles for the machine that clang runs on.
+export SMELT_TEST_BACKEND=cpu
+
 # One build, so that it uses all cores.
 tests() {
     cargo test --locked --target $target "$@"

@@ -68,6 +68,11 @@ impl Layout {
         32 * self.bits
     }
 
+    /// Bytes of a group that come to each of its blocks, scales included, rounded up.
+    pub(crate) const fn block_bytes(&self) -> usize {
+        (self.unit * self.quant_bytes() + self.scale_bytes).div_ceil(self.unit)
+    }
+
     /// Bytes of a group of this many blocks: whole cache lines.
     pub(crate) const fn group_bytes(&self, blocks: usize) -> usize {
         (blocks * self.quant_bytes() + blocks / self.unit * self.scale_bytes).next_multiple_of(ALIGN)

@@ -284,6 +284,11 @@ impl Kernels {
     }
 }
 
+/// Bytes that weights are fetched ahead of their use where they stream: two pages. The processor's own prefetching stops
+/// at the end of a page, and with one page fewer bytes were under way than memory can bring (`docs/performance.md`).
+#[cfg(target_arch = "x86_64")]
+pub(crate) const WEIGHTS_AHEAD: usize = 8192;
+
 /// Fetches the cache lines of `bytes` bytes from `at` on, which may be any address: a hint.
 #[inline(always)]
 pub(crate) fn prefetch(at: *const u8, bytes: usize) {

@@ -12,7 +12,7 @@ use super::unpack::*;
 use crate::pack::ROWS;
 use crate::quantize::QuantRow;
 use crate::simd::blocks::Minimum;
-use crate::simd::{DotTile, Line, Panel};
+use crate::simd::{DotTile, Line, Panel, WEIGHTS_AHEAD, prefetch};
 use quant::Format;
 use std::arch::x86_64::*;
 use std::ops::Range;
@@ -23,9 +23,6 @@ const PANEL_TOKENS: usize = 6;
 const GROUPS: usize = 2;
 /// Tokens that are multiplied at a time.
 const TOKENS: usize = 4;
-
-/// Bytes that weights are fetched ahead of their use, a page: the processor's own prefetching stops at its end.
-const PREFETCH: usize = 4096;
 
 /// One worker's memory.
 #[derive(Default)]
@@ -167,6 +164,7 @@ unsafe fn stream<F: Packing, const T: usize>(
     let layout = F::LAYOUT;
     let mut sums = [[_mm256_setzero_ps(); T]; 1];
     let mut planes = group.as_ptr();
+    let mut ahead = planes.wrapping_add(WEIGHTS_AHEAD);
     let mut b = 0;
     // SAFETY: the caller's: pointers stay inside the group.
     unsafe {
@@ -174,10 +172,9 @@ unsafe fn stream<F: Packing, const T: usize>(
         while b < blocks {
             let head = F::head(scales);
             for j in 0..layout.unit {
-                for line in 0..layout.quant_bytes() / 64 {
-                    // May point past the end, which a prefetch may.
-                    _mm_prefetch::<_MM_HINT_T0>(planes.wrapping_add(PREFETCH + 64 * line).cast());
-                }
+                // Quants and scales alike, so that the groups' shares follow each other without a gap.
+                prefetch(ahead, layout.block_bytes());
+                ahead = ahead.wrapping_add(layout.block_bytes());
                 let (m, s) = F::factors(head, scales, j);
                 let w = PanelBlock { q: F::quants(planes.cast()), d: head.d(), m, s };
                 accumulate::<F, 1, T>([&w], 8 / F::PIECES, b, x, &mut sums);

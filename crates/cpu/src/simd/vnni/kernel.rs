@@ -13,15 +13,13 @@ use crate::pack::ROWS;
 use crate::quantize::QuantRow;
 use crate::simd::avx2::unpack::{Packing, Scales};
 use crate::simd::blocks::Minimum;
+use crate::simd::{WEIGHTS_AHEAD, prefetch};
 use std::arch::x86_64::*;
 
 /// Rows of a packed group.
 pub(super) const GROUP_ROWS: usize = ROWS;
 /// The most rows that a panel has.
 pub(super) const PANEL_ROWS: usize = 16;
-
-/// Bytes that weights are fetched ahead of their use, a page: the processor's own prefetching stops at its end.
-const PREFETCH: usize = 4096;
 
 /// What unsigned quants exceed the weights by. Signed bytes become unsigned by a turn of their top bit.
 const fn offset<F: Packing>() -> i16 {
@@ -245,6 +243,7 @@ pub(super) unsafe fn stream<V: Lanes<Int = __m256i, Float = __m256>, F: Packing,
 ) {
     let layout = F::LAYOUT;
     let mut planes = group.as_ptr();
+    let mut ahead = planes.wrapping_add(WEIGHTS_AHEAD);
     // SAFETY: the caller's: pointers stay inside the group.
     unsafe {
         let mut sums = [V::zeros(); T];
@@ -252,10 +251,9 @@ pub(super) unsafe fn stream<V: Lanes<Int = __m256i, Float = __m256>, F: Packing,
         let mut b = 0;
         while b < blocks {
             for j in 0..layout.unit {
-                for line in 0..layout.quant_bytes() / 64 {
-                    // May point past the end, which a prefetch may.
-                    _mm_prefetch::<_MM_HINT_T0>(planes.wrapping_add(PREFETCH + 64 * line).cast());
-                }
+                // Quants and scales alike, so that the groups' shares follow each other without a gap.
+                prefetch(ahead, layout.block_bytes());
+                ahead = ahead.wrapping_add(layout.block_bytes());
                 let w = Unpacked::new::<F>(planes, unit, j);
                 accumulate::<V, F, Unpacked, T>(&w, b, blocks, &x, &mut sums);
                 planes = planes.add(layout.quant_bytes());

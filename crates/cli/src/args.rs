@@ -7,8 +7,12 @@ use crate::error::{Error, Result};
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use engine::{Activations, BatchOptions, DType, Device, GenerateOptions, LoadOptions, SamplerParams};
+use std::fmt::Display;
+use std::net::{IpAddr, Ipv4Addr};
 use std::num::{IntErrorKind, ParseIntError};
+use std::ops::RangeInclusive;
 use std::path::PathBuf;
+use std::str::FromStr;
 use tokenizer::Tokenizer;
 
 const EXIT_CODES: &str = "\
@@ -125,7 +129,7 @@ pub struct LoadArgs {
 #[command(next_help_heading = "Sampling")]
 pub struct SamplingArgs {
     /// Temperature; 0 always takes the most likely token
-    #[arg(long, value_name = "T", allow_hyphen_values = true,
+    #[arg(long, value_name = "T", allow_hyphen_values = true, value_parser = number,
         default_value_t = SamplerParams::default().temperature)]
     pub temp: f32,
     /// Keep the K most likely tokens; 0 is off
@@ -133,19 +137,19 @@ pub struct SamplingArgs {
         default_value_t = SamplerParams::default().top_k)]
     pub top_k: usize,
     /// Keep the most likely tokens that together have this probability; 1 is off
-    #[arg(long, value_name = "P", allow_hyphen_values = true,
+    #[arg(long, value_name = "P", allow_hyphen_values = true, value_parser = number,
         default_value_t = SamplerParams::default().top_p)]
     pub top_p: f32,
     /// Keep tokens at least this fraction as likely as the most likely one; 0 is off
-    #[arg(long, value_name = "P", allow_hyphen_values = true,
+    #[arg(long, value_name = "P", allow_hyphen_values = true, value_parser = number,
         default_value_t = SamplerParams::default().min_p)]
     pub min_p: f32,
     /// Keep the locally typical tokens that together have this probability; 1 is off
-    #[arg(long, value_name = "P", allow_hyphen_values = true,
+    #[arg(long, value_name = "P", allow_hyphen_values = true, value_parser = number,
         default_value_t = SamplerParams::default().typical_p)]
     pub typical: f32,
     /// Weaken tokens that came before by this factor; 1 is off
-    #[arg(long, value_name = "X", allow_hyphen_values = true,
+    #[arg(long, value_name = "X", allow_hyphen_values = true, value_parser = number,
         default_value_t = SamplerParams::default().repeat_penalty)]
     pub repeat_penalty: f32,
     /// Tokens that the penalties look back on
@@ -153,18 +157,18 @@ pub struct SamplingArgs {
         default_value_t = SamplerParams::default().repeat_last_n)]
     pub repeat_last_n: usize,
     /// Subtract from the logit of a token that came before
-    #[arg(long, value_name = "X", allow_hyphen_values = true,
+    #[arg(long, value_name = "X", allow_hyphen_values = true, value_parser = number,
         default_value_t = SamplerParams::default().presence_penalty)]
     pub presence_penalty: f32,
     /// Subtract from a token's logit for each time that it came before
-    #[arg(long, value_name = "X", allow_hyphen_values = true,
+    #[arg(long, value_name = "X", allow_hyphen_values = true, value_parser = number,
         default_value_t = SamplerParams::default().frequency_penalty)]
     pub frequency_penalty: f32,
     /// Add to a token's logit, for instance 50256=-inf; can be repeated
     #[arg(long, value_name = "ID=BIAS", allow_hyphen_values = true, value_parser = logit_bias)]
     pub logit_bias: Vec<(u32, f32)>,
     /// Seed of the draws: the same seed gives the same text [default: a random one]
-    #[arg(long, value_name = "N", allow_hyphen_values = true)]
+    #[arg(long, value_name = "N", allow_hyphen_values = true, value_parser = seed)]
     pub seed: Option<u64>,
     /// Most tokens to generate [default: until the model ends or the context is full]
     #[arg(short = 'n', long, value_name = "N", allow_hyphen_values = true, value_parser = count)]
@@ -177,10 +181,10 @@ pub struct SamplingArgs {
 /// `smelt run`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-With two words, the first is MODEL and the second PROMPT. With one, it is MODEL if it names a model (an existing file, \
-an alias, pip:... or hf:...) and the prompt is in a file or on stdin; otherwise it is PROMPT for the default model. \
-`-m MODEL` leaves no doubt: the one word is then PROMPT; with `-p PROMPT`, it is MODEL. Stdin is read only where no \
-prompt is given otherwise.
+With several words, the first is MODEL and the others are PROMPT. With one, it is MODEL if it names a model (an existing \
+file, an alias, pip:... or hf:...) and the prompt is in a file or on stdin; otherwise it is PROMPT for the default model. \
+`-m MODEL` leaves no doubt: all words are then PROMPT; with `-p PROMPT`, the one word is MODEL. Stdin is read only where \
+no prompt is given otherwise, or for `-f -`. A prompt in quotes keeps its spaces, and its signs from the shell.
 
 The prompt is a user's message, put in the model's chat template; a model without one continues the text instead. \
 Answer on stdout, everything else on stderr. See `smelt --help` for the forms of MODEL and the exit codes.")]
@@ -188,16 +192,16 @@ pub struct RunArgs {
     /// Path, alias, pip:PACKAGE or hf:OWNER/REPO[:QUANT] [default: smollm2]
     #[arg(value_name = "MODEL")]
     pub first: Option<String>,
-    /// The prompt [default: all of stdin, if that is no terminal]
+    /// The prompt; several words are joined by spaces [default: all of stdin, if that is no terminal]
     #[arg(value_name = "PROMPT")]
-    pub second: Option<String>,
+    pub rest: Vec<String>,
     /// The model
     #[arg(short, long, value_name = "MODEL")]
     pub model: Option<String>,
     /// The prompt; the one word is then MODEL
-    #[arg(short, long, value_name = "TEXT", allow_hyphen_values = true, conflicts_with = "file")]
+    #[arg(short, long, value_name = "TEXT", allow_hyphen_values = true)]
     pub prompt: Option<String>,
-    /// Take the prompt from a file, `-` for stdin
+    /// Take the prompt from a file, `-` for stdin; after PROMPT and an empty line, if that is given, too
     #[arg(short, long, value_name = "FILE")]
     pub file: Option<PathBuf>,
     /// Continue the text as it is: no chat template, special tokens parsed
@@ -277,10 +281,11 @@ pub struct ServeArgs {
 #[command(next_help_heading = "Listening")]
 pub struct ListenArgs {
     /// Address to listen at; others than this machine's own need --api-key or --no-auth
-    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1")]
-    pub host: std::net::IpAddr,
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1", value_parser = address)]
+    pub host: IpAddr,
     /// Port; 0 takes any
-    #[arg(long, value_name = "PORT", default_value_t = 8080)]
+    #[arg(long, value_name = "PORT", default_value_t = 8080, allow_hyphen_values = true,
+        value_parser = |text: &str| within(text, 0..=u16::MAX))]
     pub port: u16,
     /// The key that clients must send [default: SMELT_API_KEY]
     #[arg(long, value_name = "KEY")]
@@ -292,15 +297,16 @@ pub struct ListenArgs {
     #[arg(long, value_name = "ORIGIN")]
     pub cors_origin: Vec<String>,
     /// Largest request, in MiB
-    #[arg(long, value_name = "N", default_value_t = 16,
-        value_parser = clap::value_parser!(u32).range(1..=1024))]
+    #[arg(long, value_name = "N", default_value_t = 16, allow_hyphen_values = true,
+        value_parser = |text: &str| within(text, 1..=1024u32))]
     pub max_request: u32,
     /// Longest time for an answer, in seconds
-    #[arg(long, value_name = "SECONDS", default_value_t = 3600,
-        value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "SECONDS", default_value_t = 3600, allow_hyphen_values = true,
+        value_parser = |text: &str| within(text, 1..=u32::MAX))]
     pub timeout: u32,
     /// Longest time for running answers to end after a signal, in seconds
-    #[arg(long, value_name = "SECONDS", default_value_t = 30)]
+    #[arg(long, value_name = "SECONDS", default_value_t = 30, allow_hyphen_values = true,
+        value_parser = |text: &str| within(text, 0..=u32::MAX))]
     pub drain: u32,
     /// Form of the log on stderr; RUST_LOG chooses what is in it
     #[arg(long, value_name = "FORMAT", default_value = "text")]
@@ -360,7 +366,7 @@ pub struct TokenizeArgs {
     pub model: ModelArg,
     /// The text [default: all of stdin]
     #[arg(value_name = "TEXT", conflicts_with = "file")]
-    pub text: Option<String>,
+    pub text: Vec<String>,
     /// Take the text from a file, `-` for stdin
     #[arg(short, long, value_name = "FILE")]
     pub file: Option<PathBuf>,
@@ -448,8 +454,8 @@ pub struct BenchArgs {
         allow_hyphen_values = true, value_parser = count)]
     pub depth: Vec<usize>,
     /// Repetitions
-    #[arg(short, long, value_name = "N",
-        default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    #[arg(short, long, value_name = "N", default_value_t = 5, allow_hyphen_values = true,
+        value_parser = |text: &str| within(text, 1..=1000u32))]
     pub reps: u32,
     /// In place of the speed, what an accelerator is given: dispatches, barriers and bytes for a prompt and for a token
     #[arg(long)]
@@ -582,6 +588,35 @@ fn count(text: &str) -> std::result::Result<usize, String> {
     })
 }
 
+/// A whole number in a range.
+fn within<T>(text: &str, range: RangeInclusive<T>) -> std::result::Result<T, String>
+where
+    T: FromStr + PartialOrd + Display,
+{
+    text.parse().ok().filter(|number| range.contains(number)).ok_or_else(|| {
+        format!("expected a whole number, {} to {}, found '{text}'", range.start(), range.end())
+    })
+}
+
+/// Any seed.
+fn seed(text: &str) -> std::result::Result<u64, String> {
+    within(text, 0..=u64::MAX)
+}
+
+/// A number; which ones make sense is for who uses it.
+fn number(text: &str) -> std::result::Result<f32, String> {
+    text.parse().map_err(|_| format!("expected a number, found '{text}'"))
+}
+
+/// An address of this machine.
+fn address(text: &str) -> std::result::Result<IpAddr, String> {
+    if text == "localhost" {
+        return Ok(Ipv4Addr::LOCALHOST.into());
+    }
+    let wrong = || format!("expected an IP address, such as 127.0.0.1 or 0.0.0.0 for all, found '{text}'");
+    text.parse().map_err(|_| wrong())
+}
+
 fn logit_bias(text: &str) -> std::result::Result<(u32, f32), String> {
     let parse = || {
         let (id, bias) = text.split_once('=')?;
@@ -623,6 +658,29 @@ mod tests {
         for text in ["42", "=1", "-1=1", "42=", "42=x"] {
             assert!(logit_bias(text).unwrap_err().contains(text), "{text}");
         }
+    }
+
+    #[test]
+    fn a_value_that_is_none_is_told_why() {
+        for (line, words) in [
+            ("run --temp abc", "'abc' for '--temp <T>': expected a number, found 'abc'"),
+            ("run --top-p 0,5", "expected a number, found '0,5'"),
+            ("run --seed x", "expected a whole number, 0 to 18446744073709551615, found 'x'"),
+            (
+                "serve --port 80x",
+                "'80x' for '--port <PORT>': expected a whole number, 0 to 65535, found '80x'",
+            ),
+            ("serve --port -1", "0 to 65535, found '-1'"),
+            ("serve --port 65536", "0 to 65535, found '65536'"),
+            ("serve --timeout 0", "1 to 4294967295, found '0'"),
+            ("serve --max-request 1025", "1 to 1024, found '1025'"),
+            ("serve --host example.com", "expected an IP address, such as 127.0.0.1 or 0.0.0.0 for all"),
+            ("bench m --reps 0", "1 to 1000, found '0'"),
+        ] {
+            let error = Cli::try_parse_from(["smelt"].into_iter().chain(line.split(' '))).unwrap_err();
+            assert!(error.to_string().contains(words), "{line}: {error}");
+        }
+        assert_eq!(address("localhost"), Ok(Ipv4Addr::LOCALHOST.into()));
     }
 
     #[test]

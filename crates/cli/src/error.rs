@@ -55,12 +55,24 @@ pub enum Error {
     Stdout(io::Error),
     /// Ctrl-C.
     Interrupted,
+    /// Another error, and what the user may have meant.
+    Hint {
+        /// The error, which says how the program ends.
+        error: Box<Error>,
+        /// The hint.
+        hint: String,
+    },
 }
 
 impl Error {
     /// For `map_err` on the access to a file.
     pub fn file(path: &Path) -> impl FnOnce(io::Error) -> Error + '_ {
         |source| Error::File { path: path.to_path_buf(), source }
+    }
+
+    /// The same error with a hint at its end.
+    pub fn with_hint(self, hint: String) -> Error {
+        Error::Hint { error: Box::new(self), hint }
     }
 }
 
@@ -79,6 +91,7 @@ impl fmt::Display for Error {
             Error::Terminal(message) => write!(f, "terminal: {message}"),
             Error::Stdout(error) => write!(f, "stdout: {error}"),
             Error::Interrupted => f.write_str("interrupted"),
+            Error::Hint { error, hint } => write!(f, "{error}; {hint}"),
         }
     }
 }
@@ -94,6 +107,7 @@ impl StdError for Error {
             Error::Engine(error) => Some(error),
             Error::Server(error) => Some(error),
             Error::Stdout(error) => Some(error),
+            Error::Hint { error, .. } => error.source(),
             Error::Usage(_) | Error::Content { .. } | Error::Terminal(_) | Error::Interrupted => None,
         }
     }

@@ -23,15 +23,21 @@ pub fn code(result: Result<()>, output: &Output) -> ExitCode {
         Error::Interrupted => return INTERRUPTED.into(),
         _ => output.error(&describe(&error)),
     }
+    failed(&error).into()
+}
+
+/// The exit code of a failure that was told.
+fn failed(error: &Error) -> u8 {
     match error {
+        Error::Hint { error, .. } => failed(error),
         Error::Usage(_)
         | Error::Engine(engine::Error::Option { .. })
         | Error::Server(
             server::Error::Unprotected { .. }
             | server::Error::Option { .. }
             | server::Error::Engine(engine::Error::Option { .. }),
-        ) => USAGE.into(),
-        _ => FAILURE.into(),
+        ) => USAGE,
+        _ => FAILURE,
     }
 }
 

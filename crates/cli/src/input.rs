@@ -1,6 +1,7 @@
 //! Text that the user hands over: an argument, a file or stdin.
 
 use crate::error::{Error, Result};
+use serde_json::Value;
 use std::fs;
 use std::io::{self, IsTerminal, Read};
 use std::path::Path;
@@ -31,6 +32,44 @@ pub fn stdin() -> Result<String> {
 /// How a file is called in messages: `-` is stdin.
 pub fn name(path: &Path) -> &Path {
     if path == Path::new("-") { Path::new("stdin") } else { path }
+}
+
+/// The first bytes of a file, at most `len`; `None` for what is no regular file, since a pipe would have to be waited for.
+pub fn start(path: &Path, len: usize) -> io::Result<Option<Vec<u8>>> {
+    if !path.metadata()?.is_file() {
+        return Ok(None);
+    }
+    let mut start = Vec::new();
+    fs::File::open(path)?.take(len as u64).read_to_end(&mut start)?;
+    Ok(Some(start))
+}
+
+/// The items of a JSON array; `path` and what they are, in words, are named in errors.
+pub fn json_array(text: &str, path: &Path, items: &str) -> Result<Vec<Value>> {
+    let wrong = |place: String, found: &str| {
+        let message = format!("{place}expected a JSON array of {items}, found {found}");
+        Err(Error::Content { path: name(path).to_path_buf(), message })
+    };
+    // Without space at the end, so that a text that ends too soon is told of where it ends.
+    let found = match serde_json::from_str(text.trim_end()) {
+        Ok(Value::Array(items)) => return Ok(items),
+        Ok(Value::Null) => "null",
+        Ok(Value::Bool(_)) => "a boolean",
+        Ok(Value::Number(_)) => "a number",
+        Ok(Value::String(_)) => "a string",
+        Ok(Value::Object(_)) => "an object",
+        Err(error) => {
+            let place = format!("line {}, column {}: ", error.line(), error.column());
+            if error.is_eof() {
+                return wrong(place, "the end of the text");
+            }
+            // The reader's words without the place, which stands before.
+            let words = error.to_string();
+            let words = words.split(" at line ").next().unwrap_or_default();
+            return wrong(place, &format!("what is no JSON ({words})"));
+        }
+    };
+    wrong(String::new(), found)
 }
 
 /// The text of an argument, of a file, or of stdin if that is no terminal.

@@ -2,10 +2,12 @@
 
 use crate::args::LoadArgs;
 use crate::error::{Error, Result};
+use crate::input;
 use crate::output::{Download, Output, stderr_line};
 use engine::{Engine, LoadOptions, MemoryUse, Trace, TraceSink};
 use gguf::File;
 use std::hash::{DefaultHasher, Hash, Hasher};
+use std::io::ErrorKind;
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -49,6 +51,9 @@ pub fn engine_with(model: &str, args: &LoadArgs, context: Option<usize>, output:
 /// The same with other options than `args` alone gives.
 pub fn engine_of(model: &str, args: &LoadArgs, options: LoadOptions, output: &Output) -> Result<Engine> {
     let options = LoadOptions { threads: threads(args, output)?, ..options };
+    if let Some(path) = &args.dump_graph {
+        replaceable(path, "digraph", "a graph in Graphviz's language")?;
+    }
     let path = resolve(model, output)?;
     let options = LoadOptions {
         repack_cache: if args.repack_cache { packed_files(&path) } else { Vec::new() },
@@ -70,9 +75,6 @@ pub fn engine_of(model: &str, args: &LoadArgs, options: LoadOptions, output: &Ou
         ));
     }
     output.note(memory_line(engine.memory()));
-    if let Some(path) = &args.dump_graph {
-        not_the_model(engine.file(), path)?;
-    }
     // What was asked for is not silenced by --quiet, which is about what was not.
     let graph = trace_from_env().then(|| -> TraceSink { Box::new(stderr_line) });
     engine.set_trace(Trace { graph, dot: args.dump_graph.clone() });
@@ -114,14 +116,22 @@ fn packed_files(model: &Path) -> Vec<PathBuf> {
     [Some(beside), cache.ok()].into_iter().flatten().collect()
 }
 
-/// Refuses to write over the model that is in use: its file is mapped, and what is cut off under a map ends the program.
-pub fn not_the_model(model: &File, path: &Path) -> Result<()> {
-    let Ok(path) = path.canonicalize() else { return Ok(()) };
-    let same = |part: &gguf::Part| part.path().canonicalize().is_ok_and(|part| part == path);
-    if model.parts().iter().any(same) {
-        return Err(Error::Usage(format!("{}: this is the model; it is not written over", path.display())));
+/// Refuses to write over a file that does not begin as `kind` does, so that a slip costs nobody a model or a text. The
+/// model in use and its packed weights are among them: they are mapped, and what is cut off under a map ends the program.
+pub fn replaceable(path: &Path, begin: &str, kind: &str) -> Result<()> {
+    // Space may stand before.
+    let start = match input::start(path, 64) {
+        Ok(Some(start)) => start,
+        // A pipe or a device: nothing is lost there.
+        Ok(None) => return Ok(()),
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
+        Err(error) => return Err(Error::file(path)(error)),
+    };
+    if start.is_empty() || start.trim_ascii_start().starts_with(begin.as_bytes()) {
+        return Ok(());
     }
-    Ok(())
+    let message = format!("{}: not written over: expected {kind} or no file, found another", path.display());
+    Err(Error::Usage(message))
 }
 
 /// What the model takes.

@@ -13,6 +13,7 @@ mod load;
 mod logprobs;
 mod output;
 mod prompt;
+mod system;
 mod version;
 
 use args::{Cli, Command};
@@ -22,6 +23,7 @@ use std::process::ExitCode;
 
 fn main() -> ExitCode {
     interrupt::install();
+    system::tell_of_file_limits();
     let Cli { command, global } = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) => return exit::parsed(&error),

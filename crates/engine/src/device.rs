@@ -44,20 +44,21 @@ impl Device {
     /// The backends that this device has besides the CPU's, in order of priority.
     ///
     /// # Errors
-    /// [`Error::Device`] where a device was named and cannot be set up. [`Device::Auto`] takes what there is.
-    pub fn accelerators(self) -> Result<Vec<Box<dyn Backend>>, Error> {
-        match self {
-            // No GPU, or none that can be set up, is no error: `smelt devices` tells.
-            Device::Auto if metal_is_disabled() => Ok(cuda().into_iter().collect()),
-            Device::Auto => Ok(metal().or_else(|_| cuda()).into_iter().collect()),
-            Device::Cpu => Ok(Vec::new()),
+    /// [`Error::Device`] where a device was named and cannot be set up. [`Device::Auto`] takes what there is; a GPU that
+    /// is there and cannot be set up is a line in `notices` then.
+    pub fn accelerators(self, notices: &mut Vec<String>) -> Result<Vec<Box<dyn Backend>>, Error> {
+        let backend = match self {
+            Device::Auto if metal_is_disabled() => return Ok(first_of([cuda], notices)),
+            Device::Auto => return Ok(first_of([metal, cuda], notices)),
+            Device::Cpu => return Ok(Vec::new()),
             Device::Metal if metal_is_disabled() => {
-                Err(self.error("switched off by SMELT_METAL_DISABLE=1 in the environment"))
+                return Err(self.error("switched off by SMELT_METAL_DISABLE=1 in the environment"));
             }
-            Device::Metal => Ok(vec![metal()?]),
-            Device::Cuda => Ok(vec![cuda()?]),
-            Device::MetalSim => Ok(vec![metal_sim()?]),
-        }
+            Device::Metal => metal(),
+            Device::Cuda => cuda(),
+            Device::MetalSim => metal_sim(),
+        };
+        Ok(vec![backend.map_err(|failure| self.error(failure.message))?])
     }
 
     fn error(self, message: impl ToString) -> Error {
@@ -91,17 +92,52 @@ fn metal_is_disabled() -> bool {
     std::env::var("SMELT_METAL_DISABLE").is_ok_and(|value| value == "1")
 }
 
+/// Why a device was not set up.
+struct Failure {
+    device: Device,
+    message: String,
+    /// There is no such device on this machine, so that nobody misses it.
+    absent: bool,
+}
+
+impl Failure {
+    fn absent(device: Device, message: impl ToString) -> Failure {
+        Failure { device, message: message.to_string(), absent: true }
+    }
+
+    fn of(device: Device, message: impl ToString) -> Failure {
+        Failure { device, message: message.to_string(), absent: false }
+    }
+}
+
+/// Sets a device up.
+type SetUp = fn() -> Result<Box<dyn Backend>, Failure>;
+
+/// The first backend that can be set up. Notices say what kept those before it from that, unless they are not there.
+fn first_of<const N: usize>(devices: [SetUp; N], notices: &mut Vec<String>) -> Vec<Box<dyn Backend>> {
+    for set_up in devices {
+        match set_up() {
+            Ok(backend) => return vec![backend],
+            Err(failure) if failure.absent => {}
+            Err(Failure { device, message, .. }) => {
+                notices.push(format!("device '{}' takes no part: {message}", device.name()));
+            }
+        }
+    }
+    Vec::new()
+}
+
 /// The backend of the Mac's GPU.
 #[cfg(target_os = "macos")]
-fn metal() -> Result<Box<dyn Backend>, Error> {
-    let failed = |error: metal::device::Error| Device::Metal.error(error);
-    start(Device::Metal, metal::device::objc::ObjcDevice::system_default().map_err(failed)?, metal::TIMEOUT)
+fn metal() -> Result<Box<dyn Backend>, Failure> {
+    let gpu = metal::device::objc::ObjcDevice::system_default();
+    start(Device::Metal, gpu.map_err(|error| Failure::absent(Device::Metal, error))?, metal::TIMEOUT)
 }
 
 /// Other systems have no Metal.
 #[cfg(not(target_os = "macos"))]
-fn metal() -> Result<Box<dyn Backend>, Error> {
-    Err(Device::Metal.error("there is no Metal on this system, only on macOS"))
+fn metal() -> Result<Box<dyn Backend>, Failure> {
+    Err(Failure::absent(Device::Metal, "there is no Metal on this system, only on macOS"))
 }
 
 /// A line about the Mac's GPU.
@@ -118,23 +154,26 @@ fn metal_line() -> Option<String> {
 }
 
 /// The backend of an NVIDIA GPU.
-fn cuda() -> Result<Box<dyn Backend>, Error> {
-    let backend = CudaBackend::new().map_err(|error| Device::Cuda.error(error))?;
-    Ok(Box::new(backend))
+fn cuda() -> Result<Box<dyn Backend>, Failure> {
+    match CudaBackend::new() {
+        Ok(backend) => Ok(Box::new(backend)),
+        Err(error @ (CudaError::NoDriver | CudaError::NoDevice)) => Err(Failure::absent(Device::Cuda, error)),
+        Err(error) => Err(Failure::of(Device::Cuda, error)),
+    }
 }
 
 /// The backend of a simulated GPU.
-fn metal_sim() -> Result<Box<dyn Backend>, Error> {
-    let device = SimDevice::from_environment().map_err(|error| Device::MetalSim.error(error))?;
-    start(Device::MetalSim, device, SIMULATION_TIMEOUT)
+fn metal_sim() -> Result<Box<dyn Backend>, Failure> {
+    let device = SimDevice::from_environment();
+    start(Device::MetalSim, device.map_err(|error| Failure::of(Device::MetalSim, error))?, SIMULATION_TIMEOUT)
 }
 
 fn start(
     device: Device,
     gpu: impl metal::device::Device,
     timeout: Duration,
-) -> Result<Box<dyn Backend>, Error> {
-    let failed = |error: metal::Error| device.error(error);
+) -> Result<Box<dyn Backend>, Failure> {
+    let failed = |error: metal::Error| Failure::of(device, error);
     let switches = metal::Switches::from_environment().map_err(failed)?;
     let options = metal::MetalOptions { name: device.name(), timeout, switches };
     Ok(Box::new(metal::MetalBackend::new(gpu, options).map_err(failed)?))
@@ -156,5 +195,39 @@ impl FromStr for Device {
             let names = Device::ALL.map(Device::name).join(", ");
             Error::Device { name: name.into(), message: format!("no such device, expected one of {names}") }
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn broken() -> Result<Box<dyn Backend>, Failure> {
+        Err(Failure::of(Device::Metal, "the kernels do not compile"))
+    }
+
+    fn absent() -> Result<Box<dyn Backend>, Failure> {
+        Err(Failure::absent(Device::Cuda, "no driver"))
+    }
+
+    fn working() -> Result<Box<dyn Backend>, Failure> {
+        let backend = cpu::CpuBackend::new(cpu::CpuOptions { threads: Some(1), ..Default::default() });
+        Ok(Box::new(backend.map_err(|error| Failure::of(Device::Cpu, error))?))
+    }
+
+    #[test]
+    fn a_gpu_that_cannot_be_set_up_is_told_and_one_that_is_not_there_is_not() {
+        let notice = "device 'metal' takes no part: the kernels do not compile";
+        let told = |devices: [SetUp; 2], found: usize| {
+            let mut notices = Vec::new();
+            assert_eq!(first_of(devices, &mut notices).len(), found);
+            notices
+        };
+        assert!(told([absent, absent], 0).is_empty());
+        assert_eq!(told([broken, absent], 0), [notice]);
+        assert!(told([absent, working], 1).is_empty());
+        assert_eq!(told([broken, working], 1), [notice]);
+        // What is not needed is not tried.
+        assert!(told([working, broken], 1).is_empty());
     }
 }

@@ -160,7 +160,11 @@ impl Engine {
         options: &LoadOptions,
         progress: &mut dyn FnMut(usize, usize),
     ) -> Result<Engine, Error> {
-        Engine::load_on(path, options, options.device.accelerators()?, progress)
+        let mut notices = Vec::new();
+        let accelerators = options.device.accelerators(&mut notices)?;
+        let mut engine = Engine::load_on(path, options, accelerators, progress)?;
+        engine.notices.splice(..0, notices);
+        Ok(engine)
     }
 
     /// The same with backends of the caller's in place of those of [`LoadOptions::device`], in order of priority; what

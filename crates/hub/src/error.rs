@@ -59,6 +59,13 @@ pub enum Error {
         /// What pip said.
         detail: String,
     },
+    /// pip could not reach its package index, or broke off there.
+    NoConnection {
+        /// The package that was to be downloaded.
+        package: String,
+        /// What pip said of the last attempt.
+        cause: String,
+    },
     /// The disk is full.
     DiskFull {
         /// What was being written.
@@ -197,6 +204,11 @@ impl fmt::Display for Error {
                 tried.join(", ")
             ),
             Self::Pip { package, detail } => write!(f, "pip could not download `{package}`: {detail}"),
+            Self::NoConnection { package, cause } => write!(
+                f,
+                "no connection to the package index that `{package}` comes from; check the network, or the proxy and \
+                 the index that pip is set to (`pip config list`): {cause}"
+            ),
             Self::DiskFull { path } => write!(
                 f,
                 "the disk is full while writing {}; free some space or point SMELT_CACHE to another disk",

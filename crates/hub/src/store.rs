@@ -5,7 +5,7 @@
 //!   smollm2/
 //!     SmolLM2-135M-Instruct.Q4_1.gguf
 //!     verified.json      written last: spec, and path, size and SHA-256 of each file
-//!     lock               held while a process fetches or verifies
+//!     lock               held while a process fetches or verifies; gone where nothing came of it
 //!     wheels/, tmp/      downloads on their way, removed at the end
 //! ```
 
@@ -90,14 +90,25 @@ impl Entry {
         self.dir.join(&record.files[0].path)
     }
 
+    /// What a user types to get this model.
+    pub(crate) fn spec(&self) -> &str {
+        &self.spec
+    }
+
     /// Waits until no other process works on this model.
     pub(crate) fn lock(&self, progress: &mut dyn Progress) -> Result<Lock, Error> {
-        fs::create_dir_all(&self.dir).map_err(Error::io("create the folder", &self.dir))?;
         let path = self.dir.join(LOCK);
-        let file = File::create(&path).map_err(Error::io("create", &path))?;
         let mut told = false;
         loop {
+            fs::create_dir_all(&self.dir).map_err(Error::io("create the folder", &self.dir))?;
+            let file = match File::create(&path) {
+                // Another process has just failed and removed the folder.
+                Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+                file => file.map_err(Error::io("create", &path))?,
+            };
             match file.try_lock() {
+                // The lock of a file that was removed meanwhile keeps nobody out.
+                Ok(()) if !is_at(&file, &path) => {}
                 Ok(()) => return Ok(Lock { _file: file }),
                 Err(TryLockError::WouldBlock) => {
                     if !told {
@@ -158,7 +169,8 @@ impl Entry {
         Ok(record)
     }
 
-    /// Removes what a failed attempt leaves and the next one has no use for.
+    /// Removes what a failed attempt leaves and the next one has no use for, the folder included if nothing else is in
+    /// it. To be called with the lock.
     pub(crate) fn tidy(&self) {
         let Ok(entries) = fs::read_dir(&self.dir) else { return };
         for path in entries.flatten().map(|e| e.path()).filter(|p| p.extension() == Some("partial".as_ref()))
@@ -169,6 +181,12 @@ impl Entry {
         let _ = fs::remove_dir_all(self.tmp_dir());
         // Fails, as it should, where complete downloads wait in it.
         let _ = fs::remove_dir(self.wheels_dir());
+        let names = fs::read_dir(&self.dir).map(|entries| entries.flatten().map(|entry| entry.file_name()));
+        if cfg!(unix) && names.is_ok_and(|mut names| names.all(|name| name == LOCK)) {
+            let _ = fs::remove_file(self.dir.join(LOCK));
+            // Fails where another process has begun anew.
+            let _ = fs::remove_dir(&self.dir);
+        }
     }
 
     pub(crate) fn wheels_dir(&self) -> PathBuf {
@@ -178,6 +196,21 @@ impl Entry {
     pub(crate) fn tmp_dir(&self) -> PathBuf {
         self.dir.join("tmp")
     }
+}
+
+/// Whether an open file is the one that has this path.
+#[cfg(unix)]
+fn is_at(file: &File, path: &Path) -> bool {
+    use std::os::unix::fs::MetadataExt;
+    let identity = |metadata: fs::Metadata| (metadata.dev(), metadata.ino());
+    let there = fs::metadata(path).map(identity).ok();
+    there.is_some() && file.metadata().map(identity).ok() == there
+}
+
+/// Elsewhere [`Entry::tidy`] removes no lock.
+#[cfg(not(unix))]
+fn is_at(_: &File, _: &Path) -> bool {
+    true
 }
 
 /// Reads a folder's record; `None` unless it is valid and every file has its size.
@@ -324,4 +357,32 @@ fn hex(hash: Sha256) -> String {
 /// The last part of a path, for messages.
 pub(crate) fn file_name(path: &Path) -> String {
     path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned()
+}
+
+#[cfg(all(test, unix))]
+mod tests {
+    use super::*;
+    use std::sync::mpsc;
+
+    #[test]
+    fn the_lock_of_a_removed_folder_keeps_nobody_out() {
+        let root = tempfile::tempdir().unwrap();
+        let options = Options { cache_dir: Some(root.path().join("models")), ..Options::default() };
+        let spec = Spec::Pip { requirement: "m".into() };
+        let entry = Entry::new(&spec, &options).unwrap();
+        let first = entry.lock(&mut ()).unwrap();
+        let (sender, receiver) = mpsc::channel();
+        thread::scope(|scope| {
+            scope.spawn(|| sender.send(entry.lock(&mut ())).unwrap());
+            // Until it waits for the first lock.
+            thread::sleep(2 * LOCK_POLL);
+            entry.tidy();
+            assert!(!entry.dir.exists(), "a folder with nothing but a lock is of no use");
+            let second = entry.lock(&mut ()).unwrap();
+            drop(first);
+            assert!(receiver.recv_timeout(4 * LOCK_POLL).is_err(), "the second lock counts");
+            drop(second);
+            receiver.recv().unwrap().unwrap();
+        });
+    }
 }

@@ -93,6 +93,25 @@ fn pip() {
 }
 
 #[test]
+fn no_connection() {
+    let world = World::new();
+    world.pip_fails(
+        "WARNING: Retrying (Retry(total=0, connect=None)) after connection broken by 'NewConnectionError(\"Failed to \
+         establish a new connection: [Errno -3] Temporary failure in name resolution\")': /simple/m/\n\
+         ERROR: Could not find a version that satisfies the requirement m (from versions: none)\n\
+         ERROR: No matching distribution found for m\n",
+    );
+    let error = world.resolve("pip:m").unwrap_err();
+    assert!(matches!(&error, Error::NoConnection { package, .. } if package == "m"), "{error:?}");
+    assert!(
+        text(&error).contains("no connection to the package index")
+            && text(&error).contains("check the network")
+    );
+    assert!(text(&error).contains("Temporary failure in name resolution"), "{error}");
+    assert!(!text(&error).contains("No matching distribution"), "the package is not to blame: {error}");
+}
+
+#[test]
 fn disk_full() {
     let world = World::new();
     world.pip_fails(

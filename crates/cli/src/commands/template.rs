@@ -64,34 +64,11 @@ fn with_flags(mut options: RenderOptions, args: &TemplateArgs) -> RenderOptions 
 }
 
 fn conversation(args: &TemplateArgs) -> Result<Conversation> {
-    let messages = match json(&args.messages)? {
-        Value::Array(messages) => messages,
-        found => return Err(expected_array(&args.messages, "messages", &found)),
-    };
-    let tools = match &args.tools {
-        None => None,
-        Some(path) => match json(path)? {
-            tools @ Value::Array(_) => Some(tools),
-            found => return Err(expected_array(path, "tools", &found)),
-        },
-    };
+    let messages = json_array(&args.messages, "messages")?;
+    let tools = args.tools.as_deref().map(|path| json_array(path, "tools")).transpose()?.map(Value::Array);
     Ok(Conversation { messages, tools })
 }
 
-fn json(path: &Path) -> Result<Value> {
-    serde_json::from_str(&input::file(path)?)
-        .map_err(|error| Error::Content { path: input::name(path).into(), message: error.to_string() })
-}
-
-fn expected_array(path: &Path, what: &str, found: &Value) -> Error {
-    let found = match found {
-        Value::Null => "null",
-        Value::Bool(_) => "a boolean",
-        Value::Number(_) => "a number",
-        Value::String(_) => "a string",
-        Value::Array(_) => "an array",
-        Value::Object(_) => "an object",
-    };
-    let message = format!("expected a JSON array of {what}, found {found}");
-    Error::Content { path: input::name(path).into(), message }
+fn json_array(path: &Path, items: &str) -> Result<Vec<Value>> {
+    input::json_array(&input::file(path)?, path, items)
 }

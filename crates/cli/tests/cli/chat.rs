@@ -110,15 +110,28 @@ fn r15_an_answer_that_the_context_cuts_short_says_so() {
 }
 
 #[test]
-fn the_model_is_not_written_over() {
+fn a_file_of_another_kind_is_not_written_over() {
     let dir = ok_model();
-    let model = dir.file("beside", "").with_file_name("m.gguf");
-    let expected = std::fs::read(&model).unwrap();
-    let message = dir.smelt_with(&["chat", "m.gguf"], "/save ./m.gguf\n").fails(2);
-    assert!(message.contains("m.gguf: this is the model"), "{message}");
-    let message = dir.smelt(&["run", "m.gguf", "x", "-n", "1", "--dump-graph", "m.gguf"]).fails(2);
-    assert!(message.contains("m.gguf: this is the model"), "{message}");
-    assert_eq!(std::fs::read(&model).unwrap(), expected);
+    dir.file("m.gguf.smelt-packed", "SMELTPAK");
+    let model = dir.file("notes.txt", "Do not forget.").with_file_name("m.gguf");
+    for name in ["m.gguf", "m.gguf.smelt-packed", "notes.txt"] {
+        let file = model.with_file_name(name);
+        let expected = std::fs::read(&file).unwrap();
+        let message = dir.smelt_with(&["chat", "m.gguf"], &format!("/save ./{name}\n")).fails(2);
+        assert!(message.contains(&format!("{name}: not written over: expected a conversation")), "{message}");
+        let run = ["run", "m.gguf", "x", "-n", "1", "--dump-graph", name];
+        let message = dir.smelt(&run).fails(2);
+        assert!(message.contains(&format!("{name}: not written over: expected a graph")), "{message}");
+        assert_eq!(std::fs::read(&file).unwrap(), expected);
+    }
+    // Its own files are.
+    dir.file("empty", "");
+    for name in ["a.json", "a.json", "empty"] {
+        dir.smelt_with(&["chat", "m.gguf"], &format!("/save {name}\n")).ok();
+    }
+    for _ in 0..2 {
+        dir.smelt(&["run", "m.gguf", "x", "-n", "1", "--dump-graph", "g.dot"]).ok();
+    }
 }
 
 #[test]

@@ -36,7 +36,7 @@ fn what_comes_from_stdin_is_called_so() {
     for (messages, expected) in [
         ("[]", "error: stdin: the conversation is empty"),
         ("{}", "error: stdin: expected a JSON array of messages"),
-        ("[", "error: stdin: EOF"),
+        ("[", "error: stdin: line 1, column 1: expected a JSON array of messages"),
     ] {
         let message = dir.smelt_with(&["template", "m.gguf", "-m", "-"], messages).fails(1);
         assert!(message.starts_with(expected), "{message}");
@@ -62,6 +62,24 @@ fn a_file_without_a_vocabulary() {
     dir.file("bare.gguf", writer.to_bytes().unwrap());
     let message = dir.smelt(&["tokenize", "bare.gguf", "x"]).fails(1);
     assert!(message.starts_with("error: bare.gguf: ") && message.contains("tokenizer.ggml"), "{message}");
+}
+
+/// By default the system ends a program that writes beyond the limit on the size of files.
+#[cfg(unix)]
+#[test]
+fn a_limit_on_the_size_of_files_is_told() {
+    let dir = Dir::new();
+    dir.file("m.gguf", tiny::random());
+    let program = dir.command();
+    let limited = |args: &[&str]| {
+        let mut command = std::process::Command::new("sh");
+        command.args(["-c", "ulimit -f 1; exec \"$@\"", "sh"]).arg(program.get_program()).args(args);
+        command.current_dir(program.get_current_dir().unwrap());
+        Outcome::of(command.output().unwrap())
+    };
+    let run = ["run", "m.gguf", "x", "--raw", "-n", "1"];
+    let message = limited(&[&run[..], &["--dump-graph", "g.dot"]].concat()).fails(1);
+    assert!(message.starts_with("error: g.dot: the graph cannot be written: File too large"), "{message}");
 }
 
 /// Runs the arguments after the first on a terminal of their own, but for stderr, and types the first, in hexadecimal

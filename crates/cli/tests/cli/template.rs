@@ -64,7 +64,14 @@ fn messages_are_an_array() {
     let message = dir.smelt(&["template", "v.gguf", "-m", "m.json"]).fails(1);
     assert_eq!(message, "error: m.json: expected a JSON array of messages, found an object\n");
     dir.file("m.json", "[");
-    assert!(dir.smelt(&["template", "v.gguf", "-m", "m.json"]).fails(1).contains("m.json: EOF"));
+    let message = dir.smelt(&["template", "v.gguf", "-m", "m.json"]).fails(1);
+    let place = "error: m.json: line 1, column 1: expected a JSON array of messages, found ";
+    assert_eq!(message, format!("{place}the end of the text\n"));
+    dir.file("m.json", "[]");
+    dir.file("t.json", "[\n{a}]");
+    let message = dir.smelt(&["template", "v.gguf", "-m", "m.json", "--tools", "t.json"]).fails(1);
+    let expected = "t.json: line 2, column 2: expected a JSON array of tools, found what is no JSON (key must be a string)";
+    assert!(message.contains(expected), "{message}");
 }
 
 #[test]

@@ -12,7 +12,6 @@ fn a_wrong_command_line_ends_with_2() {
     dir.file("p.txt", "hello");
     for args in [
         &["run", "m.gguf", "hello", "--temp", "hot"][..],
-        &["run", "m.gguf", "hello", "-f", "p.txt"],
         &["run", "m.gguf", "hello", "--logprobs", "1"],
         &["run", "m.gguf", "hello", "--raw", "--system", "x"],
         &["run", "m.gguf", "hello", "--device", "abacus"],
@@ -20,7 +19,6 @@ fn a_wrong_command_line_ends_with_2() {
         &["run", "m.gguf", "hello", "--top-p", "2"],
         &["chat", "m.gguf", "--temp", "-1"],
         &["run", "m.gguf", "hello", "--seed", "-1"],
-        &["run", "-m", "m.gguf", "hello", "again"],
         &["bench", "m.gguf", "-p", "0", "-n", "0"],
         &["template", "-", "-m", "p.txt"],
         &["pull", "--list", "--verify"],
@@ -28,7 +26,8 @@ fn a_wrong_command_line_ends_with_2() {
         &["run", "m.gguf", "hello", "--logit-bias", "999999=1"],
         &["chat", "m.gguf", "--logit-bias", "999999=1"],
         &["run", "m.gguf", "hello", "-p", "again"],
-        &["run", "m.gguf", "-p", "hello", "-f", "p.txt"],
+        &["tokenize", "m.gguf", "hello", "again"],
+        &["run", "p.txt"],
         &["dance"],
     ] {
         let outcome = dir.smelt(args);
@@ -65,6 +64,88 @@ fn a_prompt_that_is_the_name_of_a_file_is_noticed() {
         assert!(message.contains(&format!("`-f {file}` reads one from a file")), "{message}");
     }
     assert!(!dir.smelt(&["run", "What is 3.txt"]).fails(1).contains("reads one from a file"));
+}
+
+#[test]
+fn a_prompt_needs_no_quotes_after_the_model() {
+    let dir = Dir::new();
+    dir.file("m.gguf", tiny::random());
+    let ids = |words: &[&str]| {
+        dir.smelt(&[&["run"], words, &["--raw", "-n", "0", "--json"]].concat()).json()["prompt_tokens"]
+            .clone()
+    };
+    let expected = serde_json::json!(tiny::bytes("Why is it?"));
+    assert_eq!(ids(&["m.gguf", "Why is it?"]), expected);
+    assert_eq!(ids(&["m.gguf", "Why", "is", "it?"]), expected);
+    assert_eq!(ids(&["-m", "m.gguf", "Why", "is", "it?"]), expected);
+    let message = dir.smelt(&["run", "Why", "is", "it?"]).fails(1);
+    assert!(message.starts_with("error: no model called `Why`"), "{message}");
+    assert!(message.ends_with("; if 'Why' begins the prompt, put the prompt in quotes\n"), "{message}");
+}
+
+#[test]
+fn a_text_as_the_only_word_is_no_bad_model() {
+    let dir = Dir::new();
+    dir.file("question.txt", "Why?");
+    let expected = "error: 'question.txt' is a file, but no GGUF model; to take the prompt from it: smelt run -f \
+                    question.txt\n";
+    assert_eq!(dir.smelt(&["run", "question.txt"]).fails(2), expected);
+    // One that is called a model is taken for one.
+    dir.file("bad.gguf", "Why?");
+    assert!(dir.smelt_with(&["run", "bad.gguf"], "hello").fails(1).contains("bad.gguf: "));
+}
+
+#[test]
+fn a_file_comes_after_the_prompt() {
+    let dir = Dir::new();
+    dir.file("m.gguf", tiny::base());
+    dir.file("p.txt", "cd");
+    let run = |args: &[&str], stdin: &str| {
+        let outcome = dir.smelt_with(&[&["run"], args, &["-n", "0", "--json", "-q"]].concat(), stdin);
+        outcome.json()["prompt_tokens"].clone()
+    };
+    let expected = serde_json::json!(tiny::bytes("ab\n\ncd"));
+    assert_eq!(run(&["m.gguf", "ab", "-f", "p.txt"], ""), expected);
+    assert_eq!(run(&["m.gguf", "-p", "ab", "-f", "p.txt"], ""), expected);
+    assert_eq!(run(&["m.gguf", "ab", "-f", "-"], "cd"), expected);
+    assert_eq!(run(&["m.gguf", "ab", "-f", "p.txt", "--raw"], ""), serde_json::json!(tiny::bytes("abcd")));
+}
+
+#[test]
+fn stdin_that_is_not_read_is_told_and_never_waited_for() {
+    let dir = Dir::new();
+    dir.file("m.gguf", tiny::random());
+    let run = ["run", "m.gguf", "ab", "--raw", "-n", "1"];
+    let notice = "warning: stdin is not read, since there is a prompt; `-f -` adds it to the prompt\n";
+    assert_eq!(dir.smelt_with(&run, "cd").stderr, if cfg!(unix) { notice } else { "" });
+    assert_eq!(dir.smelt_with(&run, "").stderr, "");
+    assert_eq!(dir.smelt_with(&[&run[..], &["-f", "-"]].concat(), "cd").stderr, "");
+    // A pipe that stays open without a byte.
+    let (reader, writer) = std::io::pipe().unwrap();
+    let output = dir.command().args(run).stdin(reader).output().unwrap();
+    drop(writer);
+    assert!(output.status.success() && output.stderr.is_empty(), "{output:?}");
+}
+
+#[test]
+fn log_probabilities_have_a_limit() {
+    let dir = Dir::new();
+    dir.file("m.gguf", tiny::random());
+    let run =
+        |args: &[&str]| dir.smelt(&[&["run", "m.gguf", "--raw", "--json", "-c", "32768"], args].concat());
+    let prompt = "x".repeat(17_000);
+    for (args, tokens) in [
+        (&[&prompt, "--prompt-logprobs", "9999", "-n", "1"][..], 17_000),
+        (&["x", "--logprobs", "9999"], 32_768),
+    ] {
+        let message = run(args).fails(2);
+        let expected = format!(
+            "logprobs 258: expected at most 4194304 log-probabilities in all, found up to {tokens} tokens of 258 each: {} in all\n",
+            tokens * 258
+        );
+        assert!(message.ends_with(&expected), "{message}");
+    }
+    run(&["x", "--logprobs", "9999", "--prompt-logprobs", "9999", "-n", "2"]).ok();
 }
 
 #[test]

@@ -93,7 +93,7 @@ fn turn(command: Command, session: &mut Session, engine: &mut Engine, output: &O
             Ok(())
         }
         Command::Save(path) => {
-            load::not_the_model(engine.file(), Path::new(&path))?;
+            load::replaceable(Path::new(&path), "[", "a conversation")?;
             let text = session.to_json() + "\n";
             fs::write(&path, text).map_err(Error::file(Path::new(&path)))?;
             output.info(format_args!("{path}: saved {}", session.count()));

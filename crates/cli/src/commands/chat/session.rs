@@ -3,9 +3,9 @@
 use crate::args::ChatArgs;
 use crate::commands::run::{milliseconds, per_second};
 use crate::error::{Error, Result};
-use crate::interrupt;
 use crate::output::{Output, print};
 use crate::prompt::{self, ChatFormat, message};
+use crate::{input, interrupt};
 use chat::Conversation;
 use engine::{Engine, Event, FinishReason, GenerateOptions, Generation, Sequence};
 use serde_json::Value;
@@ -132,8 +132,7 @@ impl Session {
     /// Goes on from messages; `path` is named in errors.
     pub fn load(&mut self, path: &Path, text: &str) -> Result<()> {
         let wrong = |message: String| Error::Content { path: path.to_path_buf(), message };
-        let mut messages: Vec<Value> =
-            serde_json::from_str(text).map_err(|error| wrong(error.to_string()))?;
+        let mut messages = input::json_array(text, path, "messages")?;
         if let Some(index) = messages.iter().position(|message| role(message).is_none()) {
             return Err(wrong(format!("expected an object with a 'role' in message {index}")));
         }

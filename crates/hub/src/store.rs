@@ -362,27 +362,23 @@ pub(crate) fn file_name(path: &Path) -> String {
 #[cfg(all(test, unix))]
 mod tests {
     use super::*;
-    use std::sync::mpsc;
 
     #[test]
     fn the_lock_of_a_removed_folder_keeps_nobody_out() {
         let root = tempfile::tempdir().unwrap();
         let options = Options { cache_dir: Some(root.path().join("models")), ..Options::default() };
-        let spec = Spec::Pip { requirement: "m".into() };
-        let entry = Entry::new(&spec, &options).unwrap();
+        let entry = Entry::new(&Spec::Pip { requirement: "m".into() }, &options).unwrap();
+        let path = entry.dir.join(LOCK);
         let first = entry.lock(&mut ()).unwrap();
-        let (sender, receiver) = mpsc::channel();
-        thread::scope(|scope| {
-            scope.spawn(|| sender.send(entry.lock(&mut ())).unwrap());
-            // Until it waits for the first lock.
-            thread::sleep(2 * LOCK_POLL);
-            entry.tidy();
-            assert!(!entry.dir.exists(), "a folder with nothing but a lock is of no use");
-            let second = entry.lock(&mut ()).unwrap();
-            drop(first);
-            assert!(receiver.recv_timeout(4 * LOCK_POLL).is_err(), "the second lock counts");
-            drop(second);
-            receiver.recv().unwrap().unwrap();
-        });
+        // Another process has opened it, and not yet asked for it.
+        let other = File::open(&path).unwrap();
+        assert!(is_at(&other, &path));
+        entry.tidy();
+        assert!(!entry.dir.exists(), "a folder with nothing but a lock is of no use");
+        assert!(!is_at(&other, &path));
+        drop(first);
+        let _second = entry.lock(&mut ()).unwrap();
+        other.try_lock().unwrap();
+        assert!(!is_at(&other, &path), "the second lock counts");
     }
 }

@@ -1,6 +1,7 @@
 use std::path::{Path, PathBuf};
 use std::{fmt, io};
 
+use crate::spec::is_repo;
 use crate::{ALIASES, Alias};
 
 /// Why a model could not be found or fetched.
@@ -170,6 +171,8 @@ impl fmt::Display for Error {
                 write!(f, "no model called `{spec}`")?;
                 if let Some(alias) = Alias::nearest(spec) {
                     write!(f, " (did you mean `{}`?)", alias.name)?;
+                } else if is_repo(spec) {
+                    write!(f, " (did you mean `hf:{spec}`?)")?;
                 }
                 write!(
                     f,

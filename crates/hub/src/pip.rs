@@ -230,7 +230,13 @@ fn gist(stderr: &str) -> String {
     let lines: Vec<&str> = stderr.lines().map(str::trim).filter(|l| !l.is_empty()).collect();
     let errors: Vec<&str> = lines.iter().copied().filter(|l| l.starts_with("ERROR:")).collect();
     let chosen = if errors.is_empty() { &lines[lines.len().saturating_sub(4)..] } else { &errors[..] };
-    if chosen.is_empty() { "it gave no reason".to_owned() } else { chosen.join("; ") }
+    let hint = if stderr.contains("from versions: none") {
+        // What pip says of a name that does not exist, and of an index that it cannot reach or that lacks the name.
+        "; is the name right, and is the index that pip is set to (`pip config list`) within reach?"
+    } else {
+        ""
+    };
+    if chosen.is_empty() { "it gave no reason".to_owned() } else { chosen.join("; ") + hint }
 }
 
 /// Why pip could not reach its index or what it is to download, in its own words for the last attempt. It goes on
@@ -356,5 +362,7 @@ mod tests {
         assert_eq!(gist("WARNING: x\nERROR: no such thing\n\nnote"), "ERROR: no such thing");
         assert_eq!(gist("a\nb\nc\nd\ne"), "b; c; d; e");
         assert_eq!(gist(""), "it gave no reason");
+        let none = gist("ERROR: no version satisfies m (from versions: none)");
+        assert!(none.contains("is the name right, and is the index"), "{none}");
     }
 }

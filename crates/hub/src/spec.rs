@@ -57,9 +57,7 @@ impl Spec {
                 Some((repo, quant)) => (repo, Some(quant)),
                 None => (rest, None),
             };
-            let repo_is_good =
-                repo.split_once('/').is_some_and(|(owner, name)| is_name(owner) && is_name(name));
-            if !repo_is_good || !quant.is_none_or(is_name) {
+            if !is_repo(repo) || !quant.is_none_or(is_name) {
                 return Err(bad("hf:OWNER/REPO or hf:OWNER/REPO:QUANT, for instance :Q4_K_M"));
             }
             return Ok(Self::Hf { repo: repo.to_owned(), quant: quant.map(str::to_owned) });
@@ -132,6 +130,11 @@ fn kind(found: FileType) -> &'static str {
     }
     let _ = found;
     "a special file"
+}
+
+/// Whether a text can be the name of a repository: `owner/name`.
+pub(crate) fn is_repo(text: &str) -> bool {
+    text.split_once('/').is_some_and(|(owner, name)| is_name(owner) && is_name(name))
 }
 
 /// Letters, digits and inner `.`, `_`, `-`: what both package and repository names are made of.

@@ -26,6 +26,8 @@ fn unknown() {
     }
     let near = World::new().resolve("smolm2").unwrap_err().to_string();
     assert!(near.starts_with("no model called `smolm2` (did you mean `smollm2`?): there is"), "{near}");
+    let repo = World::new().resolve("owner/Some-Model-GGUF").unwrap_err().to_string();
+    assert!(repo.contains("(did you mean `hf:owner/Some-Model-GGUF`?)"), "{repo}");
 }
 
 #[test]

@@ -78,6 +78,7 @@ const NEXT_JOB: u64 = 1 << 33;
 
 struct Shared {
     gate: AtomicU64,
+    /// Number of the next chunk, not of its first index: that one could run over the end of its type.
     next: AtomicUsize,
     job: UnsafeCell<Option<Job>>,
     stop: AtomicBool,
@@ -214,18 +215,20 @@ impl Drop for Pool {
 
 impl Shared {
     fn take_chunks(&self, worker: usize, job: &Job) {
+        let chunks = job.items.div_ceil(job.chunk);
         let result = catch_unwind(AssertUnwindSafe(|| {
             loop {
-                let first = self.next.fetch_add(job.chunk, Ordering::Relaxed);
-                if first >= job.items {
+                let chunk = self.next.fetch_add(1, Ordering::Relaxed);
+                if chunk >= chunks {
                     return;
                 }
+                let first = chunk * job.chunk;
                 (job.body)(worker, first..job.items.min(first.saturating_add(job.chunk)));
             }
         }));
         if let Err(payload) = result {
             // The rest of the job is abandoned: its result is lost anyway.
-            self.next.store(job.items, Ordering::Relaxed);
+            self.next.store(chunks, Ordering::Relaxed);
             let mut panic = self.panic.lock().unwrap_or_else(PoisonError::into_inner);
             panic.get_or_insert(message_of(payload));
             // Leaving the gate publishes it.
@@ -289,7 +292,12 @@ fn message_of(payload: Box<dyn Any + Send>) -> String {
         Ok(message) => *message,
         Err(payload) => match payload.downcast::<&'static str>() {
             Ok(message) => message.to_string(),
-            Err(_) => "no message".to_string(),
+            Err(payload) => {
+                // Dropped, it could panic again, out here where nobody catches it: then a worker would end without
+                // leaving the gate, and the caller would wait for it for ever.
+                std::mem::forget(payload);
+                "no message".to_string()
+            }
         },
     }
 }
@@ -352,6 +360,69 @@ mod tests {
             assert_eq!(result, Err(PoolError::Panicked(format!("index {}", items / 2))));
         }
         assert_eq!(pool.run(10, 1, &|_, _| ()), Ok(()));
+    }
+
+    #[test]
+    fn a_panic_that_panics_again_is_an_error_too() {
+        struct Bomb;
+        impl Drop for Bomb {
+            fn drop(&mut self) {
+                panic!("dropped");
+            }
+        }
+        let mut pool = Pool::new(Some(3)).unwrap();
+        for (items, chunk) in [(100, 1), (1, 1)] {
+            let result = pool.run(items, chunk, &|_, _| std::panic::panic_any(Bomb));
+            assert_eq!(result, Err(PoolError::Panicked("no message".into())));
+        }
+        assert_eq!(pool.run(10, 1, &|_, _| ()), Ok(()));
+    }
+
+    #[test]
+    fn indices_up_to_the_largest_run_once() {
+        for threads in [1, 3] {
+            let mut pool = Pool::new(Some(threads)).unwrap();
+            for chunk in [usize::MAX, usize::MAX - 1, usize::MAX / 2 + 1] {
+                let (calls, indices) = (AtomicUsize::new(0), AtomicUsize::new(0));
+                pool.run(usize::MAX, chunk, &|_, range| {
+                    assert!(calls.fetch_add(1, Ordering::Relaxed) < 2, "{range:?}");
+                    indices.fetch_add(range.len(), Ordering::Relaxed);
+                })
+                .unwrap();
+                assert_eq!(indices.into_inner(), usize::MAX, "{threads} threads, chunks of {chunk}");
+            }
+        }
+    }
+
+    /// Jobs of every length, with pauses in which workers spin, park, or are between the two, and with panics: a job
+    /// that is done twice, or not at all, or waits for a worker that sleeps, fails or never ends.
+    #[test]
+    fn jobs_after_any_pause_run_once() {
+        let threads = 4;
+        let mut pool = Pool::new(Some(threads)).unwrap();
+        for round in 0..400u32 {
+            if round % 3 != 0 {
+                let start = Instant::now();
+                let pause = SPIN * (round % 8) / 4 + Duration::from_nanos(u64::from(round));
+                while start.elapsed() < pause {
+                    std::hint::spin_loop();
+                }
+            }
+            let items = 1 + round as usize % 29;
+            let sum = AtomicUsize::new(0);
+            let result = pool.run(items, 1 + round as usize % 3, &|worker, range| {
+                assert!(worker < threads);
+                if round % 17 == 5 && range.contains(&(items - 1)) {
+                    panic!("round {round}");
+                }
+                sum.fetch_add(range.sum(), Ordering::Relaxed);
+            });
+            if round % 17 == 5 {
+                assert_eq!(result, Err(PoolError::Panicked(format!("round {round}"))));
+            } else {
+                assert_eq!((result, sum.into_inner()), (Ok(()), items * (items - 1) / 2), "round {round}");
+            }
+        }
     }
 
     #[test]

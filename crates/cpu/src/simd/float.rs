@@ -102,31 +102,62 @@ pub(super) unsafe fn gated(dst: *mut f32, a: *const f32, b: *const f32, kind: Ac
 
 /// One row of `y = x / sqrt(mean(x^2) + epsilon) * weight`; a null `weight` leaves it out.
 ///
+/// The squares of numbers beyond 1.8e19 are no floats any more. Where their sum is not finite, the row is first scaled
+/// down by a power of two, so that finite numbers give finite results; a row with an infinity or a NaN gives a NaN.
+///
 /// # Safety
 /// `dst` and `x` are valid for `n` floats and may be equal; `weight` is null or valid for `n` floats.
 #[inline(always)]
 pub(super) unsafe fn rms_norm(dst: *mut f32, x: *const f32, weight: *const f32, n: usize, epsilon: f32) {
+    /// The largest float becomes 2^32, and the largest of a row that gets here is not below `2^64 / sqrt(n)`: neither its
+    /// square nor their sum leaves the range of floats.
+    const DOWN: f32 = 1.0 / (1u128 << 96) as f32;
+    // SAFETY: the caller's.
+    unsafe {
+        let mean = sum_of_squares(x, n, 1.0) / n as f32;
+        if mean.is_finite() {
+            return scale_row(dst, x, weight, n, 1.0, 1.0 / (mean + epsilon).sqrt());
+        }
+        // Beside such numbers, epsilon is nothing.
+        scale_row(dst, x, weight, n, DOWN, 1.0 / (sum_of_squares(x, n, DOWN) / n as f32).sqrt());
+    }
+}
+
+/// The sum of the squares of `scale * x`. Element `i` goes to partial sum `i % 32`; these are added as a tree.
+///
+/// # Safety
+/// `x` is valid for `n` floats.
+#[inline(always)]
+unsafe fn sum_of_squares(x: *const f32, n: usize, scale: f32) -> f32 {
     let mut parts = [0.0f32; PARTS];
     let whole = n / PARTS * PARTS;
     let mut i = 0;
     while i < whole {
         for (lane, part) in parts.iter_mut().enumerate() {
             // SAFETY: i + lane < whole <= n.
-            let v = unsafe { *x.add(i + lane) };
+            let v = unsafe { *x.add(i + lane) } * scale;
             *part = v.mul_add(v, *part);
         }
         i += PARTS;
     }
     for (lane, part) in parts.iter_mut().enumerate().take(n - whole) {
         // SAFETY: whole + lane < n.
-        let v = unsafe { *x.add(whole + lane) };
+        let v = unsafe { *x.add(whole + lane) } * scale;
         *part = v.mul_add(v, *part);
     }
-    let factor = 1.0 / (sum_lanes(parts) / n as f32 + epsilon).sqrt();
+    sum_lanes(parts)
+}
+
+/// `scale * x * factor * weight`, without what is null.
+///
+/// # Safety
+/// As for [`rms_norm`].
+#[inline(always)]
+unsafe fn scale_row(dst: *mut f32, x: *const f32, weight: *const f32, n: usize, scale: f32, factor: f32) {
     for i in 0..n {
         // SAFETY: i < n.
         unsafe {
-            let y = *x.add(i) * factor;
+            let y = *x.add(i) * scale * factor;
             *dst.add(i) = if weight.is_null() { y } else { y * *weight.add(i) };
         }
     }

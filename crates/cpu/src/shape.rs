@@ -9,7 +9,7 @@ pub(crate) fn view(exec: &mut Exec<'_>, op: &View) -> Result<(), BackendError> {
     let operand = exec.operand(0)?;
     let (src, dst) = exec.bytes_in_and_out(0)?;
     let (from, to) = (operand.shape, exec.call.output.shape);
-    if op.first_row + op.rows > from.rows || op.first_col + op.cols > from.cols {
+    if !op.is_inside(from) {
         return Err(invariant("window", format!("inside {from}"), format!("{op:?}")));
     }
     equal("rows of the result", to.rows, op.rows)?;

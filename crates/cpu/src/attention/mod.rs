@@ -213,8 +213,12 @@ impl<'a> Shape<'a> {
     fn new(exec: &Exec<'a>, op: &'a Attention, out: Out<'_>) -> Result<Shape<'a>, BackendError> {
         let queries = exec.input(0)?;
         let (keys, values) = (exec.state_part(StatePart::Key)?, exec.state_part(StatePart::Value)?);
-        if op.kv_heads == 0 || !op.heads.is_multiple_of(op.kv_heads) {
+        if op.kv_heads == 0 || op.heads == 0 || !op.heads.is_multiple_of(op.kv_heads) {
             return Err(invariant("heads", format!("a multiple of {} KV heads", op.kv_heads), op.heads));
+        }
+        if op.head_dim == 0 || op.value_dim == 0 {
+            let found = format!("{} and {}", op.head_dim, op.value_dim);
+            return Err(invariant("columns of key and value heads", "at least 1", found));
         }
         equal("columns of the queries", queries.cols, op.heads * op.head_dim)?;
         equal("columns of the cached keys", keys.cols, op.kv_heads * op.head_dim)?;

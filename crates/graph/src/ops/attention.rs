@@ -57,6 +57,12 @@ impl Attention {
         if self.window == Some(0) {
             return Err("window: expected at least 1 key, found 0".into());
         }
+        if self.heads == 0 || self.head_dim == 0 || self.value_dim == 0 {
+            return Err(format!(
+                "expected at least 1 head of at least 1 column, found {} of {} and values of {}",
+                self.heads, self.head_dim, self.value_dim
+            ));
+        }
         equal("columns of the queries", q.cols, self.heads.saturating_mul(self.head_dim))?;
         equal(
             "columns of the cached keys",

@@ -26,11 +26,16 @@ pub struct Permute {
 }
 
 impl View {
-    pub(super) fn infer(&self, inputs: &[(Shape, DType)]) -> Result<(Shape, DType), String> {
-        let [(x, dtype)] = arity(inputs)?;
+    /// Whether the window lies inside a matrix.
+    pub fn is_inside(&self, matrix: Shape) -> bool {
         let inside =
             |first: usize, len: usize, total: usize| first.checked_add(len).is_some_and(|end| end <= total);
-        if !inside(self.first_row, self.rows, x.rows) || !inside(self.first_col, self.cols, x.cols) {
+        inside(self.first_row, self.rows, matrix.rows) && inside(self.first_col, self.cols, matrix.cols)
+    }
+
+    pub(super) fn infer(&self, inputs: &[(Shape, DType)]) -> Result<(Shape, DType), String> {
+        let [(x, dtype)] = arity(inputs)?;
+        if !self.is_inside(x) {
             return Err(format!("the window {self:?} is not inside {x}"));
         }
         Ok((Shape::new(self.rows, self.cols), dtype))

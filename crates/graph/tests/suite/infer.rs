@@ -265,6 +265,14 @@ fn attention_checks_heads_cache_and_inputs() {
     t.accepts(with(|_| ()), &inputs, 3, 16);
     t.accepts(with(|a| a.window = Some(1)), &inputs, 3, 16);
     t.refuses(with(|a| a.window = Some(0)), &inputs, "window: expected at least 1 key, found 0");
+    for (change, found) in [
+        ((|a| a.heads = 0) as fn(&mut Attention), "0 of 4 and values of 4"),
+        (|a| a.head_dim = 0, "4 of 0 and values of 4"),
+        (|a| a.value_dim = 0, "4 of 4 and values of 0"),
+    ] {
+        let text = format!("expected at least 1 head of at least 1 column, found {found}");
+        t.refuses(with(change), &inputs, &text);
+    }
     t.refuses(with(|a| a.kv_heads = 3), &inputs, "heads: expected a multiple of 3 KV heads, found 4");
     t.refuses(with(|a| a.kv_heads = 0), &inputs, "heads: expected a multiple of 0 KV heads, found 4");
     t.refuses(with(|a| a.heads = 2), &inputs, "columns of the queries: expected 8, found 16");

@@ -55,8 +55,7 @@ pub fn read_bandwidth(threads: Option<usize>) -> Result<f64, CpuError> {
         fastest = fastest.min(start.elapsed().as_secs_f64());
     }
     // The sum is used, so that the loop is not optimised away.
-    let expected = (BYTES as u64 / 8).wrapping_mul(0x0101_0101_0101_0101).wrapping_mul(PASSES as u64);
-    assert_eq!(total.into_inner(), expected, "memory changed while it was read");
+    std::hint::black_box(total.into_inner());
     Ok(BYTES as f64 / fastest)
 }
 

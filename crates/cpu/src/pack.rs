@@ -69,6 +69,7 @@ impl Layout {
     }
 
     /// Bytes of a group that come to each of its blocks, scales included, rounded up.
+    #[cfg(target_arch = "x86_64")]
     pub(crate) const fn block_bytes(&self) -> usize {
         (self.unit * self.quant_bytes() + self.scale_bytes).div_ceil(self.unit)
     }

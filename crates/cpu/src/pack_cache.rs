@@ -617,6 +617,52 @@ mod tests {
         assert_eq!(left, expected);
     }
 
+    #[test]
+    fn what_could_not_be_written_leaves_nothing() {
+        let folder = tempfile::tempdir().unwrap();
+        // A folder in the file's place: everything is written, and then cannot be renamed.
+        let path = folder.path().join("model.smelt-packed");
+        std::fs::create_dir(&path).unwrap();
+        let cache = PackCache::empty(IDENTITY);
+        cache.add("a", Format::Q4_0, SHAPE, &pack(Format::Q4_0));
+        assert!(matches!(cache.save(&path), Err(PackCacheError::Io(_))));
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1, "no temporary file is left");
+        // Nothing was forgotten: once there is room, the same is written.
+        assert!(cache.is_stale());
+        std::fs::remove_dir(&path).unwrap();
+        cache.save(&path).unwrap();
+        let found = PackCache::open(&path, IDENTITY).unwrap();
+        assert!(found.take(&mut pool(), "a", Format::Q4_0, SHAPE).is_some());
+    }
+
+    #[test]
+    fn of_many_writers_at_once_one_wins_and_readers_see_whole_files() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = &saved(folder.path());
+        std::thread::scope(|scope| {
+            for _ in 0..3 {
+                scope.spawn(|| {
+                    for _ in 0..15 {
+                        let cache = PackCache::empty(IDENTITY);
+                        for (name, format) in NAMES {
+                            cache.add(name, format, SHAPE, &pack(format));
+                        }
+                        cache.save(path).unwrap();
+                    }
+                });
+            }
+            for _ in 0..40 {
+                let cache = PackCache::open(path, IDENTITY).unwrap();
+                for (name, format) in NAMES {
+                    let packed = cache.take(&mut pool(), name, format, SHAPE).unwrap();
+                    assert_eq!(packed.all(), pack(format).all(), "{name}");
+                }
+                assert!(cache.damage().is_none());
+            }
+        });
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1, "no temporary file is left");
+    }
+
     #[cfg(any(target_os = "linux", target_os = "macos"))]
     #[test]
     fn a_pipe_is_no_file_and_nobody_waits_for_its_writer() {

@@ -353,4 +353,6 @@ pub(crate) use {all_float_kernels, float_kernels};
 #[cfg(test)]
 mod perf;
 #[cfg(test)]
+mod proptests;
+#[cfg(test)]
 pub(crate) mod tests;

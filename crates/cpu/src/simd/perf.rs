@@ -7,6 +7,7 @@
 
 use super::tests::{Random, dot_formats, levels, packed, quantised, random_weights};
 use super::*;
+use crate::pool::Pool;
 use std::time::Instant;
 
 /// A matrix larger than most caches, and one token: bytes of packed weights per second.
@@ -59,5 +60,52 @@ fn speed_of_dot_tiles() {
             print!(" {:7.1}", (rows * cols * tokens) as f64 / seconds / 1e9);
         }
         println!();
+    }
+}
+
+/// Rows of tokens and columns: a step of decoding, and prompts for the widths of three models.
+const NORMS: [(usize, usize); 5] = [(1, 576), (1, 896), (512, 576), (512, 896), (512, 4096)];
+
+/// Elements that are normed and then quantised at once: as many as a job of norms hands out, which a first-level cache
+/// holds.
+const TOGETHER: usize = 8192;
+
+/// What quantising rows right after their norm would save, where now a pass over all rows follows another one:
+///
+///     cargo test --release -p smelt-cpu speed_of_norm_and_quantise -- --ignored --nocapture
+#[test]
+#[ignore = "measures, and asserts nothing: see the top of perf.rs"]
+fn speed_of_norm_and_quantise() {
+    let kernels = Kernels::of(SimdLevel::detect()).unwrap();
+    let mut pool = Pool::new(Some(1)).unwrap();
+    for (rows, cols) in NORMS {
+        let (x, weight) = (Random(1).floats(rows * cols), Random(2).floats(cols));
+        let mut normed = vec![0.0; rows * cols];
+        let mut time = |elements: usize, quantises: bool| {
+            let mut quantised: Vec<QuantMatrix> =
+                x.chunks(elements).map(|_| QuantMatrix::default()).collect();
+            let mut run = || {
+                let start = Instant::now();
+                let chunks = x.chunks(elements).zip(normed.chunks_mut(elements)).zip(&mut quantised);
+                for ((x, normed), quantised) in chunks {
+                    for (x, y) in x.chunks(cols).zip(normed.chunks_mut(cols)) {
+                        // SAFETY: rows as wide as the weight; the table is for this processor.
+                        unsafe {
+                            (kernels.rms_norm)(y.as_mut_ptr(), x.as_ptr(), weight.as_ptr(), cols, 1e-6)
+                        };
+                    }
+                    if quantises {
+                        quantised.fill(kernels, &mut pool, normed, cols).unwrap();
+                    }
+                }
+                start.elapsed().as_secs_f64() * 1e6
+            };
+            (0..300).map(|_| run()).fold(f64::MAX, f64::min)
+        };
+        let (norm, apart) = (time(rows * cols, false), time(rows * cols, true));
+        let together = time((TOGETHER / cols).max(1) * cols, true);
+        println!(
+            "{rows:4} x {cols:4}: norm {norm:.2} us, with a quantising pass {apart:.2}, together {together:.2}"
+        );
     }
 }

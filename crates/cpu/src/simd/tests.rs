@@ -11,13 +11,13 @@ use std::hint::black_box;
 pub(super) struct Random(pub(super) u64);
 
 impl Random {
-    fn bits(&mut self) -> u32 {
+    pub(super) fn bits(&mut self) -> u32 {
         self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (self.0 >> 32) as u32
     }
 
     /// In -1 to 1.
-    fn float(&mut self) -> f32 {
+    pub(super) fn float(&mut self) -> f32 {
         self.bits() as f32 / (1u64 << 31) as f32 - 1.0
     }
 
@@ -66,7 +66,7 @@ pub(crate) fn levels() -> impl Iterator<Item = &'static Kernels> {
 }
 
 /// The same, and tables that emulate the dot products of levels that it may lack.
-fn dot_levels() -> impl Iterator<Item = &'static Kernels> {
+pub(super) fn dot_levels() -> impl Iterator<Item = &'static Kernels> {
     #[cfg(target_arch = "x86_64")]
     let emulated = vnni::emulated::tables();
     #[cfg(not(target_arch = "x86_64"))]
@@ -123,6 +123,17 @@ fn the_names_of_all_levels_are_listed() {
     listed.sort_unstable();
     names.sort_unstable();
     assert_eq!(listed, names);
+}
+
+#[test]
+fn every_level_has_its_own_table() {
+    for level in SimdLevel::ALL {
+        let found = Kernels::of(level).map(|kernels| kernels.level);
+        assert_eq!(found, level.is_available().then_some(level), "{level}");
+    }
+    assert!(SimdLevel::Scalar.is_available() && SimdLevel::detect().is_available());
+    let best = SimdLevel::ALL.into_iter().find(|level| level.is_available());
+    assert_eq!(Some(SimdLevel::detect()), best);
 }
 
 #[test]

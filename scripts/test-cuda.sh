@@ -14,10 +14,12 @@ folder=${1:-}
 # shellcheck disable=SC2086
 if [ -n "$folder" ]; then
     SMELT_TEST_BACKEND=cuda "$folder/ops" --test-threads 4 $skip
+    "$folder/ops" --ignored on_cuda
     bench=$folder/bench
 else
     cargo test --locked --release -p smelt-tests --test cuda -- --ignored
     SMELT_TEST_BACKEND=cuda cargo test --locked --release -p smelt-tests --test ops -- --test-threads 4 $skip
+    cargo test --locked --release -p smelt-tests --test ops -- --ignored on_cuda
     cargo build --locked --release -p smelt-cuda --example bench
     bench=target/release/examples/bench
 fi

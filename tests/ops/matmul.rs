@@ -129,6 +129,28 @@ fn products_of_real_models() {
     }
 }
 
+/// Shapes whose results are dealt out in rounds and shared out over columns, and every number of rows that the kernels of
+/// an NVIDIA GPU know.
+#[test]
+#[ignore = "needs an NVIDIA GPU: scripts/test-cuda.sh"]
+fn products_of_many_tokens_on_cuda() {
+    let mut backend = cuda::CudaBackend::new().unwrap();
+    for format in [Format::Q4_K, Format::Q6_K, Format::Q8_0, Format::F16] {
+        let (rows, cols) = (1100, 1024);
+        let mut random = Random::new(7);
+        let bytes = random_weights(format, rows, cols, &mut random);
+        let weights = decoded(format, &bytes, rows * cols);
+        for tokens in [2, 9, 30, 64, 70, 150, 256, 300] {
+            let x = random.floats(tokens * cols);
+            let mut case = Case::new(&mut backend, &params(1));
+            let input = case.floats(Shape::new(tokens, cols), &x);
+            let weight = case.weight("w", format, rows, cols, bytes.clone());
+            let found = case.run(Op::MatMul(MatMul { weight, bias: None, logits: false }), &[input]);
+            check(&format!("{format}, {tokens} tokens"), &found, &product(&weights, &x, cols, None), HALF);
+        }
+    }
+}
+
 #[test]
 fn a_value_that_is_no_number_is_not_lost() {
     for mut tested in backends() {

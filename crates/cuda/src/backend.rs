@@ -108,7 +108,7 @@ impl CudaBackend {
         };
         let ordinal = i32::try_from(number("SMELT_CUDA_DEVICE", 0)?).unwrap_or(i32::MAX);
         let device = Device::open(ordinal)?;
-        let kernels = Kernels::new(&device)?;
+        let kernels = Kernels::new(&device, number("SMELT_CUDA_HOPPER", 1)? != 0)?;
         let (free, _) = device.memory()?;
         Ok(CudaBackend {
             free,

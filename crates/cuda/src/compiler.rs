@@ -10,22 +10,26 @@ use std::sync::OnceLock;
 use std::{env, fs, ptr};
 
 /// The sources, and the headers that they include.
-const SOURCES: [(&str, &str); 10] = [
+const SOURCES: [(&str, &str); 13] = [
     ("attention.cu", include_str!("../kernels/attention.cu")),
     ("cache.cu", include_str!("../kernels/cache.cu")),
     ("combine.cu", include_str!("../kernels/combine.cu")),
     ("elementwise.cu", include_str!("../kernels/elementwise.cu")),
+    ("flash.cu", include_str!("../kernels/flash.cu")),
     ("gemm.cu", include_str!("../kernels/gemm.cu")),
+    ("gemm_hopper.cu", include_str!("../kernels/gemm_hopper.cu")),
     ("halves.cu", include_str!("../kernels/halves.cu")),
     ("matvec.cu", include_str!("../kernels/matvec.cu")),
     ("norm.cu", include_str!("../kernels/norm.cu")),
+    ("panels.cu", include_str!("../kernels/panels.cu")),
     ("repack.cu", include_str!("../kernels/repack.cu")),
     ("rows.cu", include_str!("../kernels/rows.cu")),
 ];
-const HEADERS: [(&str, &str); 4] = [
+const HEADERS: [(&str, &str); 5] = [
     ("cache.cuh", include_str!("../kernels/cache.cuh")),
     ("common.cuh", include_str!("../kernels/common.cuh")),
     ("decode.cuh", include_str!("../kernels/decode.cuh")),
+    ("hopper.cuh", include_str!("../kernels/hopper.cuh")),
     ("tiled.cuh", include_str!("../kernels/tiled.cuh")),
 ];
 /// The header that `quant` generates from the layouts of its blocks.

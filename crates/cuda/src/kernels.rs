@@ -72,6 +72,62 @@ impl GemmConfig {
     }
 }
 
+/// The shape of a block's work in `gemm_hopper.cu`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct HopperConfig {
+    /// Rows of activations.
+    pub(crate) tokens: u32,
+    /// Units of weights that are in shared memory at a time.
+    pub(crate) weight_stages: u32,
+    /// Panels of activations that are.
+    pub(crate) panel_stages: u32,
+    /// Blocks of a multiprocessor.
+    pub(crate) blocks: u32,
+}
+
+impl HopperConfig {
+    /// Tiles of a block.
+    const TILES: usize = 8;
+    /// What `tokens` can be: operands that the tensor cores take, and whole numbers of them.
+    const TOKENS: [usize; 7] = [8, 16, 32, 64, 128, 192, 256];
+    /// Up to so many, a result takes few registers, and two blocks fit a multiprocessor.
+    const FEW: usize = 64;
+    /// Bytes of panels that are under way, in each of one block and of two.
+    const PANEL_BYTES: [usize; 2] = [96 << 10, 24 << 10];
+    /// Shared memory for what is not in a ring, and for panels to begin at a multiple of 1024 bytes.
+    const ROOM: usize = 7 << 10;
+
+    /// The one for this many rows of activations, weights of such records, and this much shared memory.
+    pub(crate) fn of(tokens: usize, record: tiled::Record, shared: usize) -> HopperConfig {
+        let most = HopperConfig::TOKENS[HopperConfig::TOKENS.len() - 1];
+        let each = tokens.div_ceil(tokens.div_ceil(most).max(1));
+        let tokens = HopperConfig::TOKENS.into_iter().find(|&tokens| tokens >= each).unwrap_or(most);
+        let blocks = if tokens <= HopperConfig::FEW { 2 } else { 1 };
+        let panel_stages = (HopperConfig::PANEL_BYTES[blocks - 1] / (tokens * 128)).clamp(4, 16);
+        // The system keeps 1024 bytes for every block.
+        let each = (shared + 1024) / blocks - 1024;
+        let left = each.saturating_sub(HopperConfig::ROOM + panel_stages * tokens * 128);
+        let weight_stages = (left / (HopperConfig::TILES * record.bytes)).clamp(2, 10);
+        HopperConfig {
+            tokens: tokens as u32,
+            weight_stages: weight_stages as u32,
+            panel_stages: panel_stages as u32,
+            blocks: blocks as u32,
+        }
+    }
+
+    /// Threads of a block: two warpgroups that multiply, and who brings them what.
+    pub(crate) fn threads(self) -> u32 {
+        256 + if self.blocks == 2 { 32 } else { 128 }
+    }
+
+    /// Shared memory of a block.
+    pub(crate) fn shared(self, record: tiled::Record) -> usize {
+        let weights = self.weight_stages as usize * HopperConfig::TILES * record.bytes;
+        1024 + (self.panel_stages * self.tokens) as usize * 128 + weights
+    }
+}
+
 /// The shape of a block's work in `matvec.cu`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct MatvecShape {
@@ -105,6 +161,17 @@ pub(crate) enum Spec {
     },
     /// Several rows of activations times a matrix.
     Gemm(Format, GemmConfig),
+    /// The same on compute capability 9.0.
+    Hopper(Format, HopperConfig),
+    /// Attention of prompts.
+    Flash {
+        /// Width of queries and keys.
+        head_dim: u32,
+        /// Width of values.
+        value_dim: u32,
+        /// Of the cache.
+        cache: Format,
+    },
     /// Attention.
     Attention {
         /// Query heads of a block.
@@ -150,6 +217,24 @@ impl Spec {
                 ];
                 ("gemm.cu", definitions, "gemm_kernel".into())
             }
+            Spec::Hopper(format, c) => {
+                let definitions = vec![
+                    format!("FORMAT={format}"),
+                    format!("TOKENS={}", c.tokens),
+                    format!("WEIGHT_STAGES={}", c.weight_stages),
+                    format!("PANEL_STAGES={}", c.panel_stages),
+                    format!("BLOCKS={}", c.blocks),
+                ];
+                ("gemm_hopper.cu", definitions, "gemm_hopper".into())
+            }
+            Spec::Flash { head_dim, value_dim, cache } => {
+                let definitions = vec![
+                    format!("HEAD_DIM={head_dim}"),
+                    format!("VALUE_DIM={value_dim}"),
+                    format!("CACHE_TYPE={cache}"),
+                ];
+                ("flash.cu", definitions, "flash".into())
+            }
             Spec::Attention { group, head_dim, value_dim } => {
                 let definitions = vec![
                     format!("GROUP={group}"),
@@ -166,6 +251,8 @@ impl Spec {
 pub(crate) struct Kernels {
     device: Arc<Device>,
     compiler: Compiler,
+    /// Whether products of several rows run the kernels of compute capability 9.0.
+    pub(crate) hopper: bool,
     modules: HashMap<(&'static str, Vec<String>), Module>,
     functions: HashMap<Spec, Function>,
     /// The angles per position of each rotation. The table is kept, so that its address stands for it.
@@ -173,11 +260,12 @@ pub(crate) struct Kernels {
 }
 
 impl Kernels {
-    pub(crate) fn new(device: &Arc<Device>) -> Result<Kernels, CudaError> {
+    pub(crate) fn new(device: &Arc<Device>, hopper: bool) -> Result<Kernels, CudaError> {
         let compiler = Compiler::load()?;
         Ok(Kernels {
             device: Arc::clone(device),
             compiler,
+            hopper: hopper && device.capability == (9, 0),
             modules: HashMap::new(),
             functions: HashMap::new(),
             rope_tables: Vec::new(),
@@ -212,13 +300,19 @@ impl Kernels {
         let (source, definitions, name) = spec.parts();
         let key = (source, definitions);
         if !self.modules.contains_key(&key) {
-            let code = self.compiler.compile(source, &key.1, &self.device.architecture())?;
+            let code = self.compiler.compile(source, &key.1, &target(source, &self.device.architecture()))?;
             self.modules.insert(key.clone(), Module::load(&self.device, &code)?);
         }
         let function = self.modules[&key].function(&name)?;
         self.functions.insert(spec, function);
         Ok(function)
     }
+}
+
+/// What a source is compiled for: some use what only this architecture has.
+fn target(source: &str, architecture: &str) -> String {
+    let own = if source == "gemm_hopper.cu" { "a" } else { "" };
+    format!("{architecture}{own}")
 }
 
 /// Compiles every kernel for an architecture such as `sm_90`, without a GPU and without the cache, and returns how many
@@ -238,7 +332,7 @@ pub fn compile_all(architecture: &str) -> Result<usize, CudaError> {
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
     let compile = |units: &[(&'static str, Vec<String>)]| {
         units.iter().try_for_each(|(source, definitions)| {
-            compiler.compile_fresh(source, definitions, architecture).map(|_| ())
+            compiler.compile_fresh(source, definitions, &target(source, architecture)).map(|_| ())
         })
     };
     std::thread::scope(|scope| {
@@ -260,20 +354,28 @@ fn all_specs() -> Vec<Spec> {
         ("elementwise.cu", "elementwise"),
         ("halves.cu", "halves"),
         ("norm.cu", "rms_norm"),
+        ("panels.cu", "panels"),
         ("rows.cu", "get_rows_F32"),
     ]
     .map(|(source, name)| Spec::Plain(source, name))
     .to_vec();
     let shape = MatvecShape { warps: 7, depth: 2, teams: 4 };
+    let hopper = |format, tokens| {
+        tiled::record(format).map(|record| Spec::Hopper(format, HopperConfig::of(tokens, record, 227 << 10)))
+    };
     for format in Format::ALL.into_iter().filter(|&format| tiled::record(format).is_some()) {
         specs.push(Spec::Repack(format));
         specs.push(Spec::Matvec { formats: [Some(format), None, None], gated: false, shape });
         specs.push(Spec::Gemm(format, GemmConfig::ALL[0]));
+        specs.extend(hopper(format, 8));
     }
+    specs.extend([16, 32, 64, 128, 192, 256].into_iter().filter_map(|tokens| hopper(Format::Q4_K, tokens)));
     specs.extend(GemmConfig::ALL.map(|config| Spec::Gemm(Format::Q4_K, config)));
     let mixed = [Format::Q4_K, Format::Q4_K, Format::Q6_K].map(Some);
     specs.push(Spec::Matvec { formats: mixed, gated: false, shape });
     specs.push(Spec::Matvec { formats: [mixed[0], mixed[1], None], gated: true, shape });
+    let shapes = [(80, 80, Format::F16), (128, 128, Format::Q8_0), (192, 128, Format::F16), (256, 256, Format::F16)];
+    specs.extend(shapes.map(|(head_dim, value_dim, cache)| Spec::Flash { head_dim, value_dim, cache }));
     let shapes = [(1, 80, 80), (2, 20, 12), (4, 256, 256), (8, 128, 128)];
     specs.extend(shapes.map(|(group, head_dim, value_dim)| Spec::Attention { group, head_dim, value_dim }));
     specs

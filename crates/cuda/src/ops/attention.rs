@@ -1,6 +1,6 @@
 //! Softmax attention over the paged cache.
 
-use super::Lowering;
+use super::{Lowering, flash};
 use crate::buffers::cache_type;
 use crate::checks::Check;
 use crate::kernels::Spec;
@@ -64,6 +64,12 @@ impl Lowering<'_> {
             return Err(invariant("inputs", 6, step.inputs.len()));
         };
         let tokens = q.shape.rows;
+        let window = op.window.unwrap_or(0).min(i32::MAX as usize);
+        self.check(Check::Pages { positions, ranges, pages, page_len: step.page_len, window, rows });
+        let cache = flash::Cache { keys, values, key_type, value_type, rows };
+        if flash::suits(op, cache, [tokens, pages.shape.rows], self.device.shared_memory as usize) {
+            return self.flash(step, op, cache, window);
+        }
         let per_kv = op.heads / op.kv_heads.max(1);
         let group = per_kv.next_power_of_two().min(8);
         let groups = per_kv.div_ceil(group);
@@ -77,8 +83,6 @@ impl Lowering<'_> {
                 (self.scratch(Region::Attention, partial)?, self.scratch(Region::Done, tokens * blocks * 4)?)
             }
         };
-        let window = op.window.unwrap_or(0).min(i32::MAX as usize);
-        self.check(Check::Pages { positions, ranges, pages, page_len: step.page_len, window, rows });
         let args = AttentionArgs {
             q: self.floats(&q)?,
             out: self.floats(&step.output)?,

@@ -1,5 +1,6 @@
 //! Matrix products: one row of activations as fast as weights come from memory, several on the tensor cores.
 
+use super::hopper::Gate;
 use super::{Lowering, elementwise};
 use crate::kernels::{GemmConfig, MatvecShape, Spec};
 use crate::scratch::Region;
@@ -24,11 +25,13 @@ pub(crate) struct Norm {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Activations {
     /// The value that is multiplied.
-    id: NodeId,
+    pub(super) id: NodeId,
     /// What is in memory.
     pub(super) x: Operand,
     /// The norm, if one comes first.
-    norm: Option<Norm>,
+    pub(super) norm: Option<Norm>,
+    /// The gate, if one comes first: on compute capability 9.0, for several rows.
+    pub(super) gate: Option<Gate>,
 }
 
 /// A matrix, and where its product goes.
@@ -113,7 +116,7 @@ const MOST_WARPS: usize = 16;
 /// Warps of it that a multiprocessor holds, which is one block: they have 72 registers a thread.
 const RESIDENT_WARPS: usize = 28;
 /// Columns are padded to this, which every format's unit divides.
-const PADDING: usize = 256;
+pub(super) const PADDING: usize = 256;
 /// The most sums that the columns of a product are shared out into.
 const MOST_SPLITS: usize = 32;
 
@@ -142,8 +145,9 @@ impl Lowering<'_> {
     pub(super) fn activations(&self, operand: Operand) -> Result<Activations, BackendError> {
         let operand = typed("input 0", operand, DType::F32)?;
         let norm = self.norms.get(&operand.producer).copied();
-        let x = norm.map_or(operand, |norm| norm.x);
-        Ok(Activations { id: operand.producer, x, norm })
+        let gate = self.gates.get(&operand.producer).copied();
+        let x = norm.map(|norm| norm.x).or(gate.map(|gate| gate.x)).unwrap_or(operand);
+        Ok(Activations { id: operand.producer, x, norm, gate })
     }
 
     pub(super) fn tiled(&mut self, name: &str) -> Result<Tiled, BackendError> {
@@ -320,6 +324,9 @@ impl Lowering<'_> {
                 return groups.try_for_each(|(group, plan)| self.matvec(x, group, None, plan));
             }
         }
+        if self.kernels.hopper {
+            return self.multiply_hopper(x, products);
+        }
         products.iter().try_for_each(|product| self.gemm(x, product))
     }
 
@@ -336,7 +343,7 @@ impl Lowering<'_> {
             return Ok(2);
         }
         let mut taken = 1;
-        if x.x.shape.rows == 1 {
+        if x.x.shape.rows == 1 || self.kernels.hopper {
             for (later, next) in steps.iter().enumerate().skip(1).take(2) {
                 let same = matches!(next.node.op, Op::MatMul(_))
                     && next.inputs.first().map(|input| input.producer) == Some(x.id)

@@ -3,7 +3,9 @@
 
 mod attention;
 mod elementwise;
+mod flash;
 mod heads;
+mod hopper;
 mod matmul;
 mod norm;
 mod rows;
@@ -18,6 +20,7 @@ use crate::step::{Step, invariant};
 use crate::weights::Weights;
 pub(crate) use attention::{WIDEST_KEY, WIDEST_VALUE};
 use graph::{BackendError, DType, NodeId, Op, Operand};
+use hopper::Gate;
 use matmul::Norm;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -43,6 +46,8 @@ pub(crate) struct Lowering<'a> {
     pub(crate) out: Lowered,
     /// Norms that the products which read them do themselves.
     norms: HashMap<NodeId, Norm>,
+    /// Gates that the products which read them do themselves.
+    gates: HashMap<NodeId, Gate>,
     /// What the region of halves holds: the value, and whether its norm was done.
     halves: Option<NodeId>,
     /// Where the angles of a rotation are, by its table and the positions.
@@ -75,6 +80,7 @@ impl<'a> Lowering<'a> {
             scratch,
             out: Lowered::default(),
             norms: HashMap::new(),
+            gates: HashMap::new(),
             halves: None,
             angles: HashMap::new(),
             label: String::new(),
@@ -108,7 +114,13 @@ impl<'a> Lowering<'a> {
                 self.unary(step, elementwise::ACTIVATION, 0.0, elementwise::activation(*kind)).map(|()| 1)
             }
             Op::SoftCap(cap) => self.unary(step, elementwise::SOFT_CAP, *cap, 0).map(|()| 1),
-            Op::Gated(kind) => self.gated(step, *kind).map(|()| 1),
+            Op::Gated(kind) => {
+                if let Some(gate) = self.deferred_gate(steps, *kind)? {
+                    self.gates.insert(step.id, gate);
+                    return Ok(1);
+                }
+                self.gated(step, *kind).map(|()| 1)
+            }
             Op::RmsNorm(op) => {
                 if let Some(norm) = self.deferred_norm(steps, op)? {
                     self.norms.insert(step.id, norm);

@@ -1,0 +1,269 @@
+// Attention of prompts over a paged cache of halves or of Q8_0, on the tensor cores, after FlashAttention-2 (Dao 2023).
+//
+// Rows are the query heads that read one KV head, of all tokens of a sequence: row `r` is token `r / per_kv`. A block takes
+// ROWS of them, a warp 16, and goes through the keys that any of them sees in tiles of KEYS, the next tile coming in while
+// one is worked on. Queries, keys, values and weights are halves, sums and the softmax single precision.
+#include "cache.cuh"
+
+#ifndef HEAD_DIM
+#define HEAD_DIM 128
+#define VALUE_DIM 128
+#define CACHE_TYPE F16
+#endif
+#define KEYS 64
+#define WARPS 8
+#define THREADS (WARPS * 32)
+#define ROWS (WARPS * 16)
+// Rows in shared memory are 16 bytes longer than they need, so that the lanes of a load meet different banks.
+#define KEY_STRIDE (HEAD_DIM + 8)
+#define VALUE_STRIDE (VALUE_DIM + 8)
+
+struct FlashArgs {
+    const float *q;
+    float *out;
+    const u8 *keys, *values;
+    const int *positions, *ranges, *pages;
+    u32 sequences, max_pages, page_len, cache_rows;
+    u32 heads, kv_heads;
+    u32 window; // 0: all keys
+    float scale, soft_cap; // 0: none
+};
+
+__device__ __forceinline__ float power_of_two(float x) {
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
+// A thread's share of a tile: the same 8 columns of every `STEP`th key.
+template <int DIM> struct Share {
+    enum {
+        PIECES = DIM / 8,
+        ALL = KEYS * PIECES,
+        COUNT = (ALL + THREADS - 1) / THREADS
+    };
+    u32 rows[COUNT]; // of the cache
+
+    // Where the keys lie, those outside of what is seen nowhere.
+    __device__ __forceinline__ void find(const FlashArgs &a, const int *pages, u32 at, u32 first, u32 end) {
+#pragma unroll
+        for (int i = 0; i < COUNT; i++) {
+            const u32 key = at + (threadIdx.x + i * THREADS) / PIECES;
+            u32 row = 0xffffffffu;
+            if (key >= first && key < end) {
+                row = (u32)pages[key / a.page_len] * a.page_len + key % a.page_len;
+                // The host has checked it; this keeps a broken promise inside the cache.
+                if (row >= a.cache_rows) row = 0xffffffffu;
+            }
+            rows[i] = row;
+        }
+    }
+    __device__ __forceinline__ void bring(const u8 *cache, u32 cols, u32 first_col, u16 *to) const {
+        const u64 bytes = cache_row_bytes(CACHE_TYPE, cols);
+#pragma unroll
+        for (int i = 0; i < COUNT; i++) {
+            const u32 index = threadIdx.x + i * THREADS, key = index / PIECES, c = index % PIECES * 8;
+            if (ALL % THREADS != 0 && index >= ALL) continue;
+            u16 *place = to + key * (DIM + 8) + c;
+            if (rows[i] == 0xffffffffu) {
+                *(uint4 *)place = make_uint4(0, 0, 0, 0);
+            } else if constexpr (CACHE_TYPE == F16) {
+                copy16(place, cache + rows[i] * bytes + (first_col + c) * 2);
+            } else {
+                const BlockQ8_0 *block = (const BlockQ8_0 *)(cache + rows[i] * bytes) + (first_col + c) / 32;
+                const float d = from_half(block->d);
+                const u16 *codes = (const u16 *)(block->qs + (first_col + c) % 32);
+                u32 v[4];
+#pragma unroll
+                for (int k = 0; k < 4; k++) {
+                    const u32 two = codes[k];
+                    v[k] = to_half2((float)(signed char)(two & 255) * d, (float)(signed char)(two >> 8) * d);
+                }
+                *(uint4 *)place = *(uint4 *)v;
+            }
+        }
+    }
+};
+
+extern "C" __global__ void __launch_bounds__(THREADS, HEAD_DIM <= 128 && VALUE_DIM <= 128 ? 2 : 1)
+    flash(const __grid_constant__ FlashArgs a) {
+    extern __shared__ __align__(16) u16 memory[];
+    u16 *queries = memory;                          // [ROWS, KEY_STRIDE]
+    u16 *keys = queries + ROWS * KEY_STRIDE;        // [2, KEYS, KEY_STRIDE]
+    u16 *values = keys + 2 * KEYS * KEY_STRIDE;     // [2, KEYS, VALUE_STRIDE]
+    __shared__ u32 least, most;
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+    const u32 per_kv = a.heads / a.kv_heads, kv = blockIdx.y;
+    let_next_start();
+    after_previous();
+
+    // Blocks with many keys come first.
+    u32 tile = gridDim.x - 1 - blockIdx.x, sequence = 0, token0 = 0, count = 0;
+    for (; sequence < a.sequences; sequence++) {
+        token0 = (u32)a.ranges[sequence];
+        count = ((u32)a.ranges[sequence + 1] - token0) * per_kv;
+        const u32 tiles = (count + ROWS - 1) / ROWS;
+        if (tile < tiles) break;
+        tile -= tiles;
+    }
+    if (sequence == a.sequences) return;
+    const u32 row0 = tile * ROWS, rows = min((u32)ROWS, count - row0);
+    const int *pages = a.pages + (u64)sequence * a.max_pages;
+
+    // The keys that each row sees, and those that any does.
+    if (threadIdx.x == 0) least = 0xffffffffu, most = 0;
+    __syncthreads();
+    u32 first[2], end[2];
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+        const u32 row = warp * 16 + g + 8 * r;
+        first[r] = 0, end[r] = 0;
+        if (row < rows) {
+            end[r] = (u32)a.positions[token0 + (row0 + row) / per_kv] + 1;
+            first[r] = a.window != 0 && end[r] > a.window ? end[r] - a.window : 0;
+            if (t == 0) atomicMin(&least, first[r]), atomicMax(&most, end[r]);
+        }
+    }
+    // Queries, so that products are powers of two, or what the soft cap takes.
+    const float factor = a.soft_cap != 0 ? a.scale / a.soft_cap : a.scale * 1.4426950408889634f;
+    const float cap = a.soft_cap * 1.4426950408889634f;
+    for (u32 i = threadIdx.x; i < ROWS * (HEAD_DIM / 4); i += THREADS) {
+        const u32 row = i / (HEAD_DIM / 4), c = i % (HEAD_DIM / 4) * 4;
+        float4 v = make_float4(0, 0, 0, 0);
+        if (row < rows) {
+            const u32 index = row0 + row, head = kv * per_kv + index % per_kv;
+            v = *(const float4 *)(a.q + ((u64)(token0 + index / per_kv) * a.heads + head) * HEAD_DIM + c);
+        }
+        u32 *to = (u32 *)(queries + row * KEY_STRIDE + c);
+        to[0] = to_half2(v.x * factor, v.y * factor);
+        to[1] = to_half2(v.z * factor, v.w * factor);
+    }
+    __syncthreads();
+    const u32 seen = least, all = most, begin = seen / KEYS * KEYS;
+    // Of the rows of a warp: what all of them see.
+    u32 inner_first = max(first[0], first[1]), inner_end = min(end[0], end[1]);
+#pragma unroll
+    for (int i = 4; i < 32; i <<= 1) {
+        inner_first = max(inner_first, __shfl_xor_sync(FULL, inner_first, i));
+        inner_end = min(inner_end, __shfl_xor_sync(FULL, inner_end, i));
+    }
+    const bool works = warp * 16 < rows;
+
+    float out[VALUE_DIM / 8][4], top[2] = {-INFINITE, -INFINITE}, sum[2] = {0, 0};
+#pragma unroll
+    for (int n = 0; n < VALUE_DIM / 8; n++)
+#pragma unroll
+        for (int k = 0; k < 4; k++) out[n][k] = 0;
+
+    Share<HEAD_DIM> key_share;
+    Share<VALUE_DIM> value_share;
+    auto bring = [&](u32 stage) {
+        u16 *to = values + stage * KEYS * VALUE_STRIDE;
+        key_share.bring(a.keys, a.kv_heads * HEAD_DIM, kv * HEAD_DIM, keys + stage * KEYS * KEY_STRIDE);
+        if constexpr (HEAD_DIM == VALUE_DIM) key_share.bring(a.values, a.kv_heads * VALUE_DIM, kv * VALUE_DIM, to);
+        else value_share.bring(a.values, a.kv_heads * VALUE_DIM, kv * VALUE_DIM, to);
+        copies_commit();
+    };
+    auto find = [&](u32 at) {
+        key_share.find(a, pages, at, seen, all);
+        if constexpr (HEAD_DIM != VALUE_DIM) value_share.find(a, pages, at, seen, all);
+    };
+    find(begin);
+    bring(0);
+    find(begin + KEYS);
+    u32 stage = 0;
+    for (u32 at = begin; at < all; at += KEYS, stage ^= 1) {
+        if (at + KEYS < all) {
+            bring(stage ^ 1);
+            find(at + 2 * KEYS);
+            copies_wait<1>();
+        } else {
+            copies_wait<0>();
+        }
+        __syncthreads();
+        if (works) {
+            const u16 *key_tile = keys + stage * KEYS * KEY_STRIDE, *value_tile = values + stage * KEYS * VALUE_STRIDE;
+            float s[KEYS / 8][4];
+#pragma unroll
+            for (int n = 0; n < KEYS / 8; n++)
+#pragma unroll
+                for (int k = 0; k < 4; k++) s[n][k] = 0;
+#pragma unroll
+            for (int k = 0; k < HEAD_DIM / 16; k++) {
+                u32 q[4];
+                load_matrices(q, queries + (warp * 16 + lane % 16) * KEY_STRIDE + k * 16 + lane / 16 * 8);
+#pragma unroll
+                for (int n = 0; n < KEYS / 16; n++) {
+                    u32 b[4];
+                    load_matrices(b, key_tile + (n * 16 + lane % 8 + lane / 16 * 8) * KEY_STRIDE + k * 16 + lane / 8 % 2 * 8);
+                    mma(s[2 * n], q[0], q[1], q[2], q[3], b[0], b[1]);
+                    mma(s[2 * n + 1], q[0], q[1], q[2], q[3], b[2], b[3]);
+                }
+            }
+            if (a.soft_cap != 0) {
+#pragma unroll
+                for (int n = 0; n < KEYS / 8; n++)
+#pragma unroll
+                    for (int k = 0; k < 4; k++) s[n][k] = cap * tanhf(s[n][k]);
+            }
+            if (at < inner_first || at + KEYS > inner_end) {
+#pragma unroll
+                for (int n = 0; n < KEYS / 8; n++)
+#pragma unroll
+                    for (int k = 0; k < 4; k++) {
+                        const u32 key = at + n * 8 + 2 * t + k % 2;
+                        if (key < first[k / 2] || key >= end[k / 2]) s[n][k] = -INFINITE;
+                    }
+            }
+#pragma unroll
+            for (int r = 0; r < 2; r++) {
+                float high = top[r];
+#pragma unroll
+                for (int n = 0; n < KEYS / 8; n++) high = fmaxf(high, fmaxf(s[n][2 * r], s[n][2 * r + 1]));
+                high = fmaxf(high, __shfl_xor_sync(FULL, high, 1));
+                high = fmaxf(high, __shfl_xor_sync(FULL, high, 2));
+                // Nothing seen yet: no difference of infinities.
+                const float base = high == -INFINITE ? 0 : high;
+                const float old = power_of_two(top[r] - base);
+                top[r] = high;
+                sum[r] *= old;
+#pragma unroll
+                for (int n = 0; n < KEYS / 8; n++)
+#pragma unroll
+                    for (int k = 0; k < 2; k++) {
+                        const float p = power_of_two(s[n][2 * r + k] - base);
+                        s[n][2 * r + k] = p;
+                        sum[r] += p;
+                    }
+#pragma unroll
+                for (int n = 0; n < VALUE_DIM / 8; n++) out[n][2 * r] *= old, out[n][2 * r + 1] *= old;
+            }
+#pragma unroll
+            for (int k = 0; k < KEYS / 16; k++) {
+                const u32 p[4] = {to_half2(s[2 * k][0], s[2 * k][1]), to_half2(s[2 * k][2], s[2 * k][3]),
+                                  to_half2(s[2 * k + 1][0], s[2 * k + 1][1]), to_half2(s[2 * k + 1][2], s[2 * k + 1][3])};
+#pragma unroll
+                for (int n = 0; n < VALUE_DIM / 16; n++) {
+                    u32 b[4];
+                    load_transposed(b, value_tile + (k * 16 + lane % 16) * VALUE_STRIDE + n * 16 + lane / 16 * 8);
+                    mma(out[2 * n], p[0], p[1], p[2], p[3], b[0], b[1]);
+                    mma(out[2 * n + 1], p[0], p[1], p[2], p[3], b[2], b[3]);
+                }
+            }
+        }
+        __syncthreads();
+    }
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+        sum[r] += __shfl_xor_sync(FULL, sum[r], 1);
+        sum[r] += __shfl_xor_sync(FULL, sum[r], 2);
+        const u32 row = warp * 16 + g + 8 * r;
+        if (row >= rows) continue;
+        const u32 index = row0 + row, head = kv * per_kv + index % per_kv;
+        float *to = a.out + ((u64)(token0 + index / per_kv) * a.heads + head) * VALUE_DIM;
+        const float inverse = 1.0f / sum[r];
+#pragma unroll
+        for (int n = 0; n < VALUE_DIM / 8; n++)
+            *(float2 *)(to + n * 8 + 2 * t) = make_float2(out[n][2 * r] * inverse, out[n][2 * r + 1] * inverse);
+    }
+}

@@ -1,0 +1,152 @@
+//! Attention of prompts on the tensor cores: what `kernels/flash.cu` runs.
+
+use super::Lowering;
+use crate::kernels::Spec;
+use crate::step::Step;
+use graph::BackendError;
+use graph::ops::Attention;
+use quant::Format;
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct FlashArgs {
+    q: u64,
+    out: u64,
+    keys: u64,
+    values: u64,
+    positions: u64,
+    ranges: u64,
+    pages: u64,
+    sequences: u32,
+    max_pages: u32,
+    page_len: u32,
+    cache_rows: u32,
+    heads: u32,
+    kv_heads: u32,
+    window: u32,
+    scale: f32,
+    soft_cap: f32,
+}
+
+/// Keys of a tile, and warps of a block with 16 rows each: as in the kernel.
+const KEYS: usize = 64;
+const WARPS: usize = 8;
+const ROWS: usize = WARPS * 16;
+/// The widest heads.
+const WIDEST: usize = 256;
+/// New tokens for each sequence, on average, from which tiles of rows pay.
+const FEWEST_TOKENS: usize = 2;
+
+/// The cache of a layer, as kernels know it: addresses of keys and values, their type, and rows.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Cache {
+    pub(super) keys: u64,
+    pub(super) values: u64,
+    pub(super) key_type: i32,
+    pub(super) value_type: i32,
+    pub(super) rows: usize,
+}
+
+/// The formats of caches whose elements are multiplied as halves, by their numbers.
+fn format_of(kind: i32) -> Option<Format> {
+    [Format::F16, Format::Q8_0].into_iter().find(|format| format.id() as i32 == kind)
+}
+
+/// Bytes of shared memory of a block.
+fn shared(head_dim: usize, value_dim: usize) -> usize {
+    ((ROWS + 2 * KEYS) * (head_dim + 8) + 2 * KEYS * (value_dim + 8)) * 2
+}
+
+/// Whether the kernel takes these heads and this cache with so much shared memory, and the batch has prompts.
+pub(super) fn suits(op: &Attention, cache: Cache, [tokens, sequences]: [usize; 2], memory: usize) -> bool {
+    let is_width = |width: usize| width.is_multiple_of(16) && width <= WIDEST;
+    cache.key_type == cache.value_type
+        && format_of(cache.key_type).is_some()
+        && is_width(op.head_dim)
+        && is_width(op.value_dim)
+        && tokens >= FEWEST_TOKENS * sequences
+        && shared(op.head_dim, op.value_dim) <= memory
+}
+
+impl Lowering<'_> {
+    /// Attention that [`suits`].
+    pub(super) fn flash(
+        &mut self,
+        step: &Step,
+        op: &Attention,
+        cache: Cache,
+        window: usize,
+    ) -> Result<(), BackendError> {
+        let (q, positions, ranges, pages) = (step.input(0)?, step.input(2)?, step.input(3)?, step.input(5)?);
+        let (tokens, sequences) = (q.shape.rows, pages.shape.rows);
+        let args = FlashArgs {
+            q: self.floats(&q)?,
+            out: self.floats(&step.output)?,
+            keys: cache.keys,
+            values: cache.values,
+            positions: self.ints(&positions)?,
+            ranges: self.ints(&ranges)?,
+            pages: self.ints(&pages)?,
+            sequences: sequences as u32,
+            max_pages: pages.shape.cols as u32,
+            page_len: step.page_len as u32,
+            cache_rows: cache.rows as u32,
+            heads: op.heads as u32,
+            kv_heads: op.kv_heads as u32,
+            window: window as u32,
+            scale: op.scale,
+            soft_cap: op.soft_cap.unwrap_or(0.0),
+        };
+        let spec = Spec::Flash {
+            head_dim: op.head_dim as u32,
+            value_dim: op.value_dim as u32,
+            cache: format_of(cache.key_type).unwrap_or(Format::F16),
+        };
+        // Every sequence begins a tile of its own.
+        let per_kv = op.heads / op.kv_heads.max(1);
+        let tiles = (tokens * per_kv).div_ceil(ROWS) + sequences.min(tokens) - 1;
+        let shared = shared(op.head_dim, op.value_dim);
+        self.launch(spec, [tiles, op.kv_heads, 1], WARPS as u32 * 32, shared, args)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use graph::GroupId;
+
+    #[test]
+    fn odd_heads_and_exact_caches_are_left_to_the_other_kernel() {
+        let op = Attention {
+            layer: 0,
+            group: GroupId(0),
+            heads: 8,
+            kv_heads: 2,
+            head_dim: 128,
+            value_dim: 128,
+            scale: 1.0,
+            window: None,
+            soft_cap: None,
+        };
+        let cache = |key: Format, value: Format| Cache {
+            keys: 0,
+            values: 0,
+            key_type: key.id() as i32,
+            value_type: value.id() as i32,
+            rows: 64,
+        };
+        let halves = cache(Format::F16, Format::F16);
+        let memory = 227 << 10;
+        let suits = |op: &Attention, cache, tokens| suits(op, cache, [tokens, 2], memory);
+        assert!(suits(&op, halves, 32));
+        assert!(suits(&op, cache(Format::Q8_0, Format::Q8_0), 32));
+        assert!(!suits(&op, halves, 2), "a decode step");
+        assert!(!suits(&op, cache(Format::F32, Format::F32), 32));
+        assert!(!suits(&op, cache(Format::F16, Format::Q8_0), 32));
+        assert!(!suits(&Attention { head_dim: 20, ..op }, halves, 32));
+        assert!(!suits(&Attention { value_dim: 512, ..op }, halves, 32));
+        assert!(!super::suits(&op, halves, [32, 2], 48 << 10), "too little shared memory");
+        // The widest heads fit a block of compute capability 9.0.
+        assert!(shared(WIDEST, WIDEST) <= memory);
+    }
+}

@@ -311,7 +311,12 @@ fn prompts_of_many_widths() {
                 let sequences = [(90, 70), (1, 1), (70, 37), (9, 9)];
                 let scene = Scene::new(op, dtype, [16, 7][i % 2], &sequences, 4);
                 let found = scene.run(tested.backend.as_mut()).unwrap();
-                check(&format!("{} {op:?} {dtype}", tested.name), &found, &scene.reference(), bound(&tested, &scene));
+                check(
+                    &format!("{} {op:?} {dtype}", tested.name),
+                    &found,
+                    &scene.reference(),
+                    bound(&tested, &scene),
+                );
             }
         }
     }

@@ -9,14 +9,15 @@
 #define HEAD_DIM 128
 #define VALUE_DIM 128
 #define CACHE_TYPE F16
+#define WARPS 8
+#define HOPPER 0 // products of warpgroups: compute capability 9.0, widths of whole panels of 64
+#endif
+#if HOPPER
+#include "hopper.cuh"
 #endif
 #define KEYS 64
-#define WARPS 8
 #define THREADS (WARPS * 32)
 #define ROWS (WARPS * 16)
-// Rows in shared memory are 16 bytes longer than they need, so that the lanes of a load meet different banks.
-#define KEY_STRIDE (HEAD_DIM + 8)
-#define VALUE_STRIDE (VALUE_DIM + 8)
 
 struct FlashArgs {
     const float *q;
@@ -35,13 +36,23 @@ __device__ __forceinline__ float power_of_two(float x) {
     return y;
 }
 
-// A thread's share of a tile: the same 8 columns of every `STEP`th key.
+// How COUNT rows of DIM halves lie in shared memory: for products of warpgroups in swizzled panels of 64 columns, else
+// 16 bytes longer than they need, so that the lanes of a load meet different banks.
+template <int COUNT, int DIM> struct Layout {
+    enum { STRIDE = DIM * 2 + 16, PANEL = COUNT * 128, SIZE = HOPPER ? COUNT * DIM * 2 : COUNT * STRIDE };
+    // The byte where columns `col ..` of a row begin, a multiple of 4.
+    static __device__ __forceinline__ u32 at(u32 row, u32 col) {
+        if constexpr (HOPPER) return col / 64 * PANEL + row * 128 + ((col / 8 % 8) ^ (row % 8)) * 16 + col % 8 * 2;
+        else return row * STRIDE + col * 2;
+    }
+};
+typedef Layout<ROWS, HEAD_DIM> Queries;
+typedef Layout<KEYS, HEAD_DIM> Keys;
+typedef Layout<KEYS, VALUE_DIM> Values;
+
+// A thread's share of a tile: the same 8 columns of every few keys.
 template <int DIM> struct Share {
-    enum {
-        PIECES = DIM / 8,
-        ALL = KEYS * PIECES,
-        COUNT = (ALL + THREADS - 1) / THREADS
-    };
+    enum { PIECES = DIM / 8, ALL = KEYS * PIECES, COUNT = (ALL + THREADS - 1) / THREADS };
     u32 rows[COUNT]; // of the cache
 
     // Where the keys lie, those outside of what is seen nowhere.
@@ -58,13 +69,13 @@ template <int DIM> struct Share {
             rows[i] = row;
         }
     }
-    __device__ __forceinline__ void bring(const u8 *cache, u32 cols, u32 first_col, u16 *to) const {
+    __device__ __forceinline__ void bring(const u8 *cache, u32 cols, u32 first_col, u8 *to) const {
         const u64 bytes = cache_row_bytes(CACHE_TYPE, cols);
 #pragma unroll
         for (int i = 0; i < COUNT; i++) {
             const u32 index = threadIdx.x + i * THREADS, key = index / PIECES, c = index % PIECES * 8;
             if (ALL % THREADS != 0 && index >= ALL) continue;
-            u16 *place = to + key * (DIM + 8) + c;
+            u8 *place = to + Layout<KEYS, DIM>::at(key, c);
             if (rows[i] == 0xffffffffu) {
                 *(uint4 *)place = make_uint4(0, 0, 0, 0);
             } else if constexpr (CACHE_TYPE == F16) {
@@ -85,12 +96,75 @@ template <int DIM> struct Share {
     }
 };
 
-extern "C" __global__ void __launch_bounds__(THREADS, HEAD_DIM <= 128 && VALUE_DIM <= 128 ? 2 : 1)
+// The scores of a warp's 16 rows with a tile of keys: 8 columns for each `n`, as the results of a product lie.
+__device__ __forceinline__ void score(float (&s)[KEYS / 8][4], const u8 *queries, const u8 *keys, int warp, int lane) {
+#if HOPPER
+    products_fence();
+#pragma unroll
+    for (int k = 0; k < HEAD_DIM / 16; k++) {
+        const u32 in_panel = k % 4 * 32;
+        const u8 *q = queries + k / 4 * Queries::PANEL + warp / 4 * 64 * 128 + in_panel;
+        product_of_shared(s[0], swizzled_matrix(shared_address(q)),
+                          swizzled_matrix(shared_address(keys + k / 4 * Keys::PANEL + in_panel)), k != 0);
+    }
+    products_commit();
+    products_wait<0>();
+#else
+#pragma unroll
+    for (int n = 0; n < KEYS / 8; n++)
+#pragma unroll
+        for (int k = 0; k < 4; k++) s[n][k] = 0;
+#pragma unroll
+    for (int k = 0; k < HEAD_DIM / 16; k++) {
+        u32 q[4];
+        load_matrices(q, queries + Queries::at(warp * 16 + lane % 16, k * 16 + lane / 16 * 8));
+#pragma unroll
+        for (int n = 0; n < KEYS / 16; n++) {
+            u32 b[4];
+            load_matrices(b, keys + Keys::at(n * 16 + lane % 8 + lane / 16 * 8, k * 16 + lane / 8 % 2 * 8));
+            mma(s[2 * n], q[0], q[1], q[2], q[3], b[0], b[1]);
+            mma(s[2 * n + 1], q[0], q[1], q[2], q[3], b[2], b[3]);
+        }
+    }
+#endif
+}
+
+// Adds the values of a tile, weighed by `s`.
+__device__ __forceinline__ void
+add_values(float (&out)[VALUE_DIM / 8][4], const float (&s)[KEYS / 8][4], const u8 *values, int lane) {
+    u32 p[KEYS / 16][4];
+#pragma unroll
+    for (int k = 0; k < KEYS / 16; k++)
+#pragma unroll
+        for (int i = 0; i < 4; i++) p[k][i] = to_half2(s[2 * k + i / 2][i % 2 * 2], s[2 * k + i / 2][i % 2 * 2 + 1]);
+#if HOPPER
+    products_fence();
+#pragma unroll
+    for (int k = 0; k < KEYS / 16; k++)
+#pragma unroll
+        for (int n = 0; n < VALUE_DIM / 64; n++)
+            product_of_rows(out[n * 8], p[k], swizzled_matrix(shared_address(values + n * Values::PANEL + k * 16 * 128)));
+    products_commit();
+    products_wait<0>();
+#else
+#pragma unroll
+    for (int k = 0; k < KEYS / 16; k++)
+#pragma unroll
+        for (int n = 0; n < VALUE_DIM / 16; n++) {
+            u32 b[4];
+            load_transposed(b, values + Values::at(k * 16 + lane % 16, n * 16 + lane / 16 * 8));
+            mma(out[2 * n], p[k][0], p[k][1], p[k][2], p[k][3], b[0], b[1]);
+            mma(out[2 * n + 1], p[k][0], p[k][1], p[k][2], p[k][3], b[2], b[3]);
+        }
+#endif
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS, WARPS == 8 && HEAD_DIM <= 128 && VALUE_DIM <= 128 ? 2 : 1)
     flash(const __grid_constant__ FlashArgs a) {
-    extern __shared__ __align__(16) u16 memory[];
-    u16 *queries = memory;                          // [ROWS, KEY_STRIDE]
-    u16 *keys = queries + ROWS * KEY_STRIDE;        // [2, KEYS, KEY_STRIDE]
-    u16 *values = keys + 2 * KEYS * KEY_STRIDE;     // [2, KEYS, VALUE_STRIDE]
+    extern __shared__ u8 memory[];
+    u8 *queries = memory + (1024 - shared_address(memory) % 1024) % 1024;
+    u8 *keys = queries + Queries::SIZE;      // two tiles
+    u8 *values = keys + 2 * Keys::SIZE;      // two tiles
     __shared__ u32 least, most;
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
     const u32 per_kv = a.heads / a.kv_heads, kv = blockIdx.y;
@@ -134,9 +208,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, HEAD_DIM <= 128 && VALUE_D
             const u32 index = row0 + row, head = kv * per_kv + index % per_kv;
             v = *(const float4 *)(a.q + ((u64)(token0 + index / per_kv) * a.heads + head) * HEAD_DIM + c);
         }
-        u32 *to = (u32 *)(queries + row * KEY_STRIDE + c);
-        to[0] = to_half2(v.x * factor, v.y * factor);
-        to[1] = to_half2(v.z * factor, v.w * factor);
+        *(uint2 *)(queries + Queries::at(row, c)) =
+            make_uint2(to_half2(v.x * factor, v.y * factor), to_half2(v.z * factor, v.w * factor));
     }
     __syncthreads();
     const u32 seen = least, all = most, begin = seen / KEYS * KEYS;
@@ -147,7 +220,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, HEAD_DIM <= 128 && VALUE_D
         inner_first = max(inner_first, __shfl_xor_sync(FULL, inner_first, i));
         inner_end = min(inner_end, __shfl_xor_sync(FULL, inner_end, i));
     }
-    const bool works = warp * 16 < rows;
+    // A product takes whole warpgroups, or a warp.
+    const bool works = (HOPPER ? warp / 4 * 64 : warp * 16) < rows;
 
     float out[VALUE_DIM / 8][4], top[2] = {-INFINITE, -INFINITE}, sum[2] = {0, 0};
 #pragma unroll
@@ -158,8 +232,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, HEAD_DIM <= 128 && VALUE_D
     Share<HEAD_DIM> key_share;
     Share<VALUE_DIM> value_share;
     auto bring = [&](u32 stage) {
-        u16 *to = values + stage * KEYS * VALUE_STRIDE;
-        key_share.bring(a.keys, a.kv_heads * HEAD_DIM, kv * HEAD_DIM, keys + stage * KEYS * KEY_STRIDE);
+        u8 *to = values + stage * Values::SIZE;
+        key_share.bring(a.keys, a.kv_heads * HEAD_DIM, kv * HEAD_DIM, keys + stage * Keys::SIZE);
         if constexpr (HEAD_DIM == VALUE_DIM) key_share.bring(a.values, a.kv_heads * VALUE_DIM, kv * VALUE_DIM, to);
         else value_share.bring(a.values, a.kv_heads * VALUE_DIM, kv * VALUE_DIM, to);
         copies_commit();
@@ -180,26 +254,13 @@ extern "C" __global__ void __launch_bounds__(THREADS, HEAD_DIM <= 128 && VALUE_D
         } else {
             copies_wait<0>();
         }
+#if HOPPER
+        stores_visible();
+#endif
         __syncthreads();
         if (works) {
-            const u16 *key_tile = keys + stage * KEYS * KEY_STRIDE, *value_tile = values + stage * KEYS * VALUE_STRIDE;
             float s[KEYS / 8][4];
-#pragma unroll
-            for (int n = 0; n < KEYS / 8; n++)
-#pragma unroll
-                for (int k = 0; k < 4; k++) s[n][k] = 0;
-#pragma unroll
-            for (int k = 0; k < HEAD_DIM / 16; k++) {
-                u32 q[4];
-                load_matrices(q, queries + (warp * 16 + lane % 16) * KEY_STRIDE + k * 16 + lane / 16 * 8);
-#pragma unroll
-                for (int n = 0; n < KEYS / 16; n++) {
-                    u32 b[4];
-                    load_matrices(b, key_tile + (n * 16 + lane % 8 + lane / 16 * 8) * KEY_STRIDE + k * 16 + lane / 8 % 2 * 8);
-                    mma(s[2 * n], q[0], q[1], q[2], q[3], b[0], b[1]);
-                    mma(s[2 * n + 1], q[0], q[1], q[2], q[3], b[2], b[3]);
-                }
-            }
+            score(s, queries, keys + stage * Keys::SIZE, warp, lane);
             if (a.soft_cap != 0) {
 #pragma unroll
                 for (int n = 0; n < KEYS / 8; n++)
@@ -238,18 +299,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, HEAD_DIM <= 128 && VALUE_D
 #pragma unroll
                 for (int n = 0; n < VALUE_DIM / 8; n++) out[n][2 * r] *= old, out[n][2 * r + 1] *= old;
             }
-#pragma unroll
-            for (int k = 0; k < KEYS / 16; k++) {
-                const u32 p[4] = {to_half2(s[2 * k][0], s[2 * k][1]), to_half2(s[2 * k][2], s[2 * k][3]),
-                                  to_half2(s[2 * k + 1][0], s[2 * k + 1][1]), to_half2(s[2 * k + 1][2], s[2 * k + 1][3])};
-#pragma unroll
-                for (int n = 0; n < VALUE_DIM / 16; n++) {
-                    u32 b[4];
-                    load_transposed(b, value_tile + (k * 16 + lane % 16) * VALUE_STRIDE + n * 16 + lane / 16 * 8);
-                    mma(out[2 * n], p[0], p[1], p[2], p[3], b[0], b[1]);
-                    mma(out[2 * n + 1], p[0], p[1], p[2], p[3], b[2], b[3]);
-                }
-            }
+            add_values(out, s, values + stage * Values::SIZE, lane);
         }
         __syncthreads();
     }

@@ -1,4 +1,5 @@
-// Several rows of activations times up to three matrices of one format, on GPUs of compute capability 9.0.
+// Several rows of activations times up to three matrices of one format, on GPUs of compute capability 9.0; or times two, a
+// gate and what it lets through, which make one result.
 //
 // Every warp of two warpgroups has a tile of 16 rows of weights: it decodes them in registers to the operand of a
 // warpgroup's product, while the product before runs. Activations come from shared memory, where bulk copies bring panels
@@ -17,6 +18,7 @@
 #define WEIGHT_STAGES 4
 #define PANEL_STAGES 4
 #define BLOCKS 1 // of a multiprocessor
+#define GATED 0
 #endif
 
 struct Part {
@@ -35,6 +37,7 @@ struct GemmArgs {
     u32 units;
     u32 whole, shared_out; // results
     u32 sharers;           // blocks that have a share
+    int activation;        // of a gate
 };
 
 typedef Record<FORMAT> R;
@@ -43,6 +46,8 @@ enum {
     // Where results are few, two blocks share a multiprocessor, so that one decodes while the other waits.
     THREADS = CONSUMERS + (BLOCKS == 2 ? 32 : 128),
     TILES = CONSUMERS / 32,
+    // Tiles of a result: the first warpgroup has those of the gate, the second the same of the other matrix.
+    RESULT_TILES = GATED ? TILES / 2 : TILES,
     PANEL = TOKENS * 128,
     PANELS = R::UNIT / 64,
     // A matrix of single precision is two of halves.
@@ -51,11 +56,16 @@ enum {
     BY_WARPS = TOKENS <= 32,
     WIDTH = TOKENS >= 128 && TOKENS % 128 == 0 ? 128 : TOKENS >= 64 ? 64 : TOKENS, // of a product
     SUMS = TOKENS / 2, // of each thread
-    // Units of panels that are under way at least, and those by which weights lag behind their ring.
-    LAG_ = PANEL_STAGES / PANELS < 1 ? 1 : PANEL_STAGES / PANELS,
+    // A warp alone takes the panels of a unit at once, so that it has much to do between two barriers.
+    STAGE_PANELS = BY_WARPS ? PANELS : 1,
+    STAGE = STAGE_PANELS * PANEL,
+    // Units of panels that are under way, and by which weights lag behind their ring.
+    LAG_ = PANEL_STAGES * STAGE_PANELS < PANELS ? 1 : PANEL_STAGES * STAGE_PANELS / PANELS,
     LAG = LAG_ < WEIGHT_STAGES ? LAG_ : WEIGHT_STAGES - 1,
     // Floats between tokens where a warp turns its results around.
     TURN = 20,
+    // Tokens that are turned around at a time: those of a gate are seen by all.
+    TURNED = !GATED ? 8 : TOKENS <= 16 ? TOKENS : TOKENS <= 64 ? 16 : 32,
     IS_SCALED = R::SCALES == K_SCALES || R::SCALES == BYTE_SCALES || R::SCALES == K2_SCALES,
     // The registers that a thread of each kind needs where results are many.
     MANY = TOKENS > 128
@@ -179,8 +189,9 @@ struct WeightBringer {
         if (!more) return;
         left = s.last - s.first;
         Place place(a, s.result);
-        const Part &part = a.parts[place.part];
-        from = record<FORMAT>(part.weight, a.units, min(place.block * TILES + lane, part.tiles - 1), s.first);
+        const Part &part = a.parts[GATED ? lane / RESULT_TILES % 2 : place.part];
+        const u32 tile = place.block * RESULT_TILES + lane % RESULT_TILES;
+        from = record<FORMAT>(part.weight, a.units, min(tile, part.tiles - 1), s.first);
     }
     __device__ __forceinline__ void next() {
         barrier_wait(&b.weights_empty[ring.stage], ring.parity ^ 1);
@@ -203,15 +214,17 @@ struct PanelBringer {
 
     __device__ __forceinline__ PanelBringer(const GemmArgs &a, u8 *stages, Barriers &b) : a(a), stages(stages), b(b) {}
     __device__ __forceinline__ void bring(u32 unit, u32 token0) {
-        const u8 *from = a.panels + ((u64)(unit * PANELS) * a.padded_tokens + token0) * 128;
+        const u32 lane = threadIdx.x % 32;
+        const u64 stride = (u64)a.padded_tokens * 128;
+        const u8 *from = a.panels + (u64)token0 * 128 + (u64)(unit * PANELS + (STAGE_PANELS > 1 ? lane : 0)) * stride;
 #pragma unroll
-        for (u32 p = 0; p < PANELS; p++) {
+        for (u32 p = 0; p < PANELS; p += STAGE_PANELS) {
             barrier_wait(&b.panels_empty[ring.stage], ring.parity ^ 1);
-            if (threadIdx.x % 32 == 0) {
-                barrier_expect(&b.panels_full[ring.stage], PANEL);
-                bulk_copy(stages + ring.stage * PANEL, from, PANEL, &b.panels_full[ring.stage]);
-            }
-            from += (u64)a.padded_tokens * 128;
+            if (lane == 0) barrier_expect(&b.panels_full[ring.stage], STAGE);
+            __syncwarp();
+            if (lane < STAGE_PANELS)
+                bulk_copy(stages + ring.stage * STAGE + lane * PANEL, from, PANEL, &b.panels_full[ring.stage]);
+            from += stride;
             ring.advance<PANEL_STAGES>();
         }
     }
@@ -262,9 +275,9 @@ struct Consumer {
     __device__ __forceinline__ Consumer(const GemmArgs &a, Barriers &b, const u8 *weights, const u8 *panels)
         : a(a), b(b), weights(weights), panels(panels), warp(threadIdx.x / 32), lane(threadIdx.x % 32) {}
 
-    // What was decoded times a panel, by this warp.
-    __device__ __forceinline__ void multiply_alone(u32 (&operand)[4][4]) {
-        const u8 *panel = panels + panel_ring.stage * PANEL + lane % 8 * 128;
+    // What was decoded times panel `p` of the stage, by this warp.
+    __device__ __forceinline__ void multiply_alone(u32 (&operand)[4][4], int p) {
+        const u8 *panel = panels + panel_ring.stage * STAGE + p * PANEL + lane % 8 * 128;
 #pragma unroll
         for (int n = 0; n < TOKENS / 8; n++) {
             float c[4];
@@ -284,7 +297,7 @@ struct Consumer {
     }
     // The same, by the warpgroup: it goes on while other work is done.
     __device__ __forceinline__ void multiply_together(u32 (&operand)[4][4]) {
-        const u64 matrix = swizzled_matrix(shared_address(panels + panel_ring.stage * PANEL));
+        const u64 matrix = swizzled_matrix(shared_address(panels + panel_ring.stage * STAGE));
         products_fence();
 #pragma unroll
         for (int k = 0; k < 4; k++)
@@ -293,46 +306,46 @@ struct Consumer {
                 Product<WIDTH>::add(sums + n * (WIDTH / 2), operand[k], matrix + k * 2 + n * (WIDTH * 128 / 16));
         products_commit();
     }
+    __device__ __forceinline__ void let_record_go() {
+        __syncwarp();
+        if (lane == 0) barrier_arrive(&b.weights_empty[weight_ring.stage]);
+    }
     __device__ __forceinline__ void let_go(u32 stage) {
         if (lane == 0) barrier_arrive(&b.panels_empty[stage]);
     }
 
-    __device__ __forceinline__ void multiply(u32 (&operand)[4][4]) {
-        if constexpr (BY_WARPS) multiply_alone(operand);
-        else multiply_together(operand);
-    }
-
-    // A panel of a unit, and those after it. What was decoded is multiplied, and the panel before is let go: `held`.
+    // The panels of a unit from number P on. What was decoded is multiplied, and the panel before is let go: `held`.
     template <int P> __device__ __forceinline__ void
     step(const u8 *rec, const Scales<FORMAT> &scales, float scale, u32 &held) {
         if constexpr (P < PANELS) {
-            decode<P, 0>(rec, scales, scale, lane, operand[P * PARTS_OF_VALUES % 2]);
-            if constexpr (P == PANELS - 1 && PARTS_OF_VALUES == 1) {
-                __syncwarp();
-                if (lane == 0) barrier_arrive(&b.weights_empty[weight_ring.stage]);
-            }
+            constexpr int first = P * PARTS_OF_VALUES % 2;
+            decode<P, 0>(rec, scales, scale, lane, operand[first]);
+            if constexpr (P == PANELS - 1 && PARTS_OF_VALUES == 1) let_record_go();
             barrier_wait(&b.panels_full[panel_ring.stage], panel_ring.parity);
-            multiply(operand[P * PARTS_OF_VALUES % 2]);
-            if constexpr (!BY_WARPS) {
-                products_wait<1>();
-                if (held != NO_SHARE) let_go(held);
-            }
+            multiply_together(operand[first]);
+            products_wait<1>();
+            if (held != NO_SHARE) let_go(held);
             if constexpr (PARTS_OF_VALUES == 2) {
                 decode<P, 1>(rec, scales, scale, lane, operand[1]);
-                if constexpr (P == PANELS - 1) {
-                    __syncwarp();
-                    if (lane == 0) barrier_arrive(&b.weights_empty[weight_ring.stage]);
-                }
-                multiply(operand[1]);
-                if constexpr (!BY_WARPS) products_wait<1>();
-            }
-            if constexpr (BY_WARPS) {
-                __syncwarp();
-                let_go(panel_ring.stage);
+                if constexpr (P == PANELS - 1) let_record_go();
+                multiply_together(operand[1]);
+                products_wait<1>();
             }
             held = panel_ring.stage;
             panel_ring.advance<PANEL_STAGES>();
             step<P + 1>(rec, scales, scale, held);
+        }
+    }
+    // The same by this warp.
+    template <int P> __device__ __forceinline__ void step_alone(const u8 *rec, const Scales<FORMAT> &scales, float scale) {
+        if constexpr (P < PANELS) {
+            decode<P, 0>(rec, scales, scale, lane, operand[0]);
+            multiply_alone(operand[0], P);
+            if constexpr (PARTS_OF_VALUES == 2) {
+                decode<P, 1>(rec, scales, scale, lane, operand[0]);
+                multiply_alone(operand[0], P);
+            }
+            step_alone<P + 1>(rec, scales, scale);
         }
     }
 
@@ -349,7 +362,15 @@ struct Consumer {
 #pragma unroll
                 for (int r = 0; r < 2; r++) scales.d[r] *= scale, scales.dmin[r] *= scale;
             }
-            step<0>(rec, scales, scale, held);
+            if constexpr (BY_WARPS) {
+                barrier_wait(&b.panels_full[panel_ring.stage], panel_ring.parity);
+                step_alone<0>(rec, scales, scale);
+                let_record_go();
+                let_go(panel_ring.stage);
+                panel_ring.advance<PANEL_STAGES>();
+            } else {
+                step<0>(rec, scales, scale, held);
+            }
             weight_ring.advance<WEIGHT_STAGES>();
         }
         if constexpr (!BY_WARPS) {
@@ -388,7 +409,7 @@ struct Consumer {
     // Turned around in shared memory, so that a lane writes four rows of a token.
     __device__ __forceinline__ void write(const Part &part, const Place &place, float unscale, float *turn) {
         const int g = lane / 4, t = lane % 4;
-        const u32 row = (place.block * TILES + warp) * 16 + 4 * t;
+        const u32 row = (place.block * RESULT_TILES + warp) * 16 + 4 * t;
         const bool whole = part.rows % 4 == 0;
         float bias[4];
 #pragma unroll
@@ -420,15 +441,55 @@ struct Consumer {
             }
         }
     }
+
+    // The same for a gate: the warpgroups show each other what they have, and take turns to write it.
+    __device__ __forceinline__ void write_gated(const Place &place, float *turn) {
+        const int g = lane / 4, t = lane % 4, group = warp / RESULT_TILES;
+        const Part &gate = a.parts[0], &other = a.parts[1];
+        const u32 row = (place.block * RESULT_TILES + warp % RESULT_TILES) * 16 + 4 * t;
+        const float gate_unscale = 1.0f / weight_scale(gate.weight), unscale = 1.0f / weight_scale(other.weight);
+        const bool whole = gate.rows % 4 == 0;
+#pragma unroll
+        for (int first = 0; first < TOKENS; first += TURNED) {
+#pragma unroll
+            for (int n = 0; n < TURNED / 8; n++)
+#pragma unroll
+                for (int i = 0; i < 4; i++)
+                    turn[(warp * TURNED + n * 8 + 2 * t + i % 2) * TURN + g + i / 2 * 8] = sums[(first / 8 + n) * 4 + i];
+            named_barrier(1, CONSUMERS);
+#pragma unroll
+            for (int n = 0; n < TURNED / 8; n++) {
+                const u32 token = place.token0 + first + n * 8 + g;
+                if (group != n % 2 || token >= a.tokens || row >= gate.rows) continue;
+                const float *from = turn + (warp % RESULT_TILES * TURNED + n * 8 + g) * TURN + 4 * t;
+                const float4 x = *(const float4 *)from, y = *(const float4 *)(from + RESULT_TILES * TURNED * TURN);
+                const float factor = a.unscale[token] * gate_unscale, other_factor = a.unscale[token] * unscale;
+                const float v[4] = {activate(a.activation, x.x * factor) * (y.x * other_factor),
+                                    activate(a.activation, x.y * factor) * (y.y * other_factor),
+                                    activate(a.activation, x.z * factor) * (y.z * other_factor),
+                                    activate(a.activation, x.w * factor) * (y.w * other_factor)};
+                float *to = gate.out + (u64)token * gate.rows + row;
+                if (whole) {
+                    *(float4 *)to = make_float4(v[0], v[1], v[2], v[3]);
+                } else {
+#pragma unroll
+                    for (int i = 0; i < 4; i++)
+                        if (row + i < gate.rows) to[i] = v[i];
+                }
+            }
+            // Before more is shown.
+            named_barrier(1, CONSUMERS);
+        }
+    }
 };
 
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) gemm_hopper(const __grid_constant__ GemmArgs a) {
     extern __shared__ u8 memory[];
     __shared__ Barriers barriers;
     __shared__ u32 arrived;
-    __shared__ __align__(16) float turn[TILES * 8 * TURN];
+    __shared__ __align__(16) float turn[TILES * TURNED * TURN];
     u8 *panels = memory + (1024 - shared_address(memory) % 1024) % 1024;
-    u8 *weights = panels + PANEL_STAGES * PANEL;
+    u8 *weights = panels + PANEL_STAGES * STAGE;
     let_next_start();
     if (threadIdx.x == 0) {
         for (int i = 0; i < WEIGHT_STAGES; i++) {
@@ -461,10 +522,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) gemm_hopper(const 
         Segment s;
         while (runs.take(s)) {
             Place place(a, s.result);
-            const Part &part = a.parts[place.part];
+            const Part &part = a.parts[GATED ? threadIdx.x / (CONSUMERS / 2) : place.part];
             const float scale = weight_scale(part.weight);
             consumer.run(s, scale);
-            if (s.share == NO_SHARE || consumer.gather(s, &arrived)) consumer.write(part, place, 1.0f / scale, turn);
+            if (s.share != NO_SHARE && !consumer.gather(s, &arrived)) continue;
+            if constexpr (GATED) consumer.write_gated(place, turn);
+            else consumer.write(part, place, 1.0f / scale, turn);
         }
     }
 }

@@ -75,7 +75,7 @@ template <int N> struct Product;
 #define OUT_16(i) OUT_8(i), OUT_8(i + 8)
 #define OUT_32(i) OUT_16(i), OUT_16(i + 16)
 #define OUT_64(i) OUT_32(i), OUT_32(i + 32)
-// N columns are N / 2 results in each thread; the five operands behind them have these numbers.
+// N columns are N / 2 results in each thread; the operands behind them have these numbers.
 #define PRODUCT(N, COUNT, A, B)                                                                                       \
     template <> struct Product<N> {                                                                                   \
         static __device__ __forceinline__ void add(float *c, const u32 *a, u64 b) {                                   \
@@ -91,3 +91,20 @@ PRODUCT(16, 8, "%8,%9,%10,%11", "%12")
 PRODUCT(32, 16, "%16,%17,%18,%19", "%20")
 PRODUCT(64, 32, "%32,%33,%34,%35", "%36")
 PRODUCT(128, 64, "%64,%65,%66,%67", "%68")
+
+// c = a b or c += a b, 64 columns, with `a` from shared memory too.
+__device__ __forceinline__ void product_of_shared(float *c, u64 a, u64 b, bool adds) {
+    asm volatile("{\n.reg .pred sum;\nsetp.ne.u32 sum, %34, 0;\n"
+                 "wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16 {" LIST_32 "}, %32, %33, sum, 1, 1, 0, 0;\n}\n"
+                 : OUT_32(0)
+                 : "l"(a), "l"(b), "r"((u32)adds));
+}
+// c += a b, 64 columns, where the rows of `b` in shared memory are those of the depth.
+__device__ __forceinline__ void product_of_rows(float *c, const u32 *a, u64 b) {
+    asm volatile("{\n.reg .pred sum;\nsetp.eq.u32 sum, 0, 0;\n"
+                 "wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16 {" LIST_32 "}, {%32,%33,%34,%35}, %36, sum, 1, 1, 1;\n}\n"
+                 : OUT_32(0)
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
+}
+// What ordinary stores wrote to shared memory is there for products, after a barrier.
+__device__ __forceinline__ void stores_visible() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }

@@ -91,6 +91,12 @@ __device__ __forceinline__ int slot_column(int t, int s) { return 16 * (s / 4) +
 __device__ __forceinline__ int slot_at(int p) { return (p & 4) | (p & 1) << 1 | (p >> 1 & 1); }
 
 #define MAGIC 0x64006400u // 1024 as two halves: a code in the low bits is 1024 + code
+// `bits` of a word under the magic number, in one instruction.
+__device__ __forceinline__ u32 magic_of(u32 word, u32 bits) {
+    u32 h;
+    asm("lop3.b32 %0, %1, %2, %3, 0xea;" : "=r"(h) : "r"(word), "r"(bits), "r"(MAGIC));
+    return h;
+}
 __device__ __forceinline__ u32 halves_of(int n) { return MAGIC + (u32)n * 0x00010001u; }
 
 // Indices of 4 bits in the low nibbles of a word's bytes, as the table's values plus 128.
@@ -155,21 +161,22 @@ template <int F> __device__ __forceinline__ void halves_of_row(const u8 *rec, in
         pairs[0] = v.x, pairs[1] = v.y, pairs[2] = v.z, pairs[3] = v.w;
     } else if constexpr (R::BITS == 4 && Raw<F>::TABLE == 0) {
         // The high nibbles are read where they stand, 16 times too large, and brought down by a product.
-        const u32 n = *(const u32 *)(rec + i * 256 + lane * 8 + r * 4), o = n >> 8;
+        const uint2 both = *(const uint2 *)(rec + i * 256 + lane * 8);
+        const u32 n = r == 0 ? both.x : both.y, o = n >> 8;
         const u32 offset = halves_of(Raw<F>::OFFSET), down = 0x2c002c00u; // 1 / 16
         const u32 less = Raw<F>::OFFSET == 0 ? 0xd400d400u : 0xd480d480u;  // -64, -72
-        pairs[0] = half2_sub((n & 0x000f000fu) | MAGIC, offset);
-        pairs[1] = half2_sub((o & 0x000f000fu) | MAGIC, offset);
-        pairs[2] = half2_fma((n & 0x00f000f0u) | MAGIC, down, less);
-        pairs[3] = half2_fma((o & 0x00f000f0u) | MAGIC, down, less);
+        pairs[0] = half2_sub(magic_of(n, 0x000f000fu), offset);
+        pairs[1] = half2_sub(magic_of(o, 0x000f000fu), offset);
+        pairs[2] = half2_fma(magic_of(n, 0x00f000f0u), down, less);
+        pairs[3] = half2_fma(magic_of(o, 0x00f000f0u), down, less);
     } else {
         Words<F> words(rec, lane, i);
         const u32 offset = halves_of(Offset<F>::VALUE);
 #pragma unroll
         for (int j = 0; j < 2; j++) {
             u32 c = words.codes(i, r, j);
-            pairs[2 * j] = half2_sub((c & 0x00ff00ffu) | MAGIC, offset);
-            pairs[2 * j + 1] = half2_sub(((c >> 8) & 0x00ff00ffu) | MAGIC, offset);
+            pairs[2 * j] = half2_sub(magic_of(c, 0x00ff00ffu), offset);
+            pairs[2 * j + 1] = half2_sub(magic_of(c >> 8, 0x00ff00ffu), offset);
         }
     }
 }

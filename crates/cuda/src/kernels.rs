@@ -79,10 +79,12 @@ pub(crate) struct HopperConfig {
     pub(crate) tokens: u32,
     /// Units of weights that are in shared memory at a time.
     pub(crate) weight_stages: u32,
-    /// Panels of activations that are.
+    /// Panels of activations that are, or where they are few, units of them.
     pub(crate) panel_stages: u32,
     /// Blocks of a multiprocessor.
     pub(crate) blocks: u32,
+    /// Whether two matrices make one result.
+    pub(crate) gated: bool,
 }
 
 impl HopperConfig {
@@ -92,28 +94,40 @@ impl HopperConfig {
     const TOKENS: [usize; 7] = [8, 16, 32, 64, 128, 192, 256];
     /// Up to so many, a result takes few registers, and two blocks fit a multiprocessor.
     const FEW: usize = 64;
+    /// Up to so many, warps multiply alone, and take the panels of a unit at once.
+    const ALONE: usize = 32;
     /// Bytes of panels that are under way, in each of one block and of two.
     const PANEL_BYTES: [usize; 2] = [96 << 10, 24 << 10];
-    /// Shared memory for what is not in a ring, and for panels to begin at a multiple of 1024 bytes.
-    const ROOM: usize = 7 << 10;
+    /// Shared memory for what is not in a ring, and for panels to begin at a multiple of 1024 bytes: without a gate, and
+    /// with one for few tokens and for more.
+    const ROOM: [usize; 3] = [7 << 10, 12 << 10, 22 << 10];
 
     /// The one for this many rows of activations, weights of such records, and this much shared memory.
-    pub(crate) fn of(tokens: usize, record: tiled::Record, shared: usize) -> HopperConfig {
+    pub(crate) fn of(tokens: usize, record: tiled::Record, gated: bool, shared: usize) -> HopperConfig {
         let most = HopperConfig::TOKENS[HopperConfig::TOKENS.len() - 1];
         let each = tokens.div_ceil(tokens.div_ceil(most).max(1));
         let tokens = HopperConfig::TOKENS.into_iter().find(|&tokens| tokens >= each).unwrap_or(most);
         let blocks = if tokens <= HopperConfig::FEW { 2 } else { 1 };
-        let panel_stages = (HopperConfig::PANEL_BYTES[blocks - 1] / (tokens * 128)).clamp(4, 16);
+        let stage = HopperConfig::stage(tokens, record);
+        let fewest = if tokens <= HopperConfig::ALONE { 2 } else { 4 };
+        let panel_stages = (HopperConfig::PANEL_BYTES[blocks - 1] / stage).clamp(fewest, 16);
         // The system keeps 1024 bytes for every block.
         let each = (shared + 1024) / blocks - 1024;
-        let left = each.saturating_sub(HopperConfig::ROOM + panel_stages * tokens * 128);
+        let room = HopperConfig::ROOM[usize::from(gated) + usize::from(gated && tokens > HopperConfig::FEW)];
+        let left = each.saturating_sub(room + panel_stages * stage);
         let weight_stages = (left / (HopperConfig::TILES * record.bytes)).clamp(2, 10);
         HopperConfig {
             tokens: tokens as u32,
             weight_stages: weight_stages as u32,
             panel_stages: panel_stages as u32,
             blocks: blocks as u32,
+            gated,
         }
+    }
+
+    /// Bytes of a stage of panels.
+    fn stage(tokens: usize, record: tiled::Record) -> usize {
+        tokens * 128 * if tokens <= HopperConfig::ALONE { record.unit / 64 } else { 1 }
     }
 
     /// Threads of a block: two warpgroups that multiply, and who brings them what.
@@ -124,7 +138,8 @@ impl HopperConfig {
     /// Shared memory of a block.
     pub(crate) fn shared(self, record: tiled::Record) -> usize {
         let weights = self.weight_stages as usize * HopperConfig::TILES * record.bytes;
-        1024 + (self.panel_stages * self.tokens) as usize * 128 + weights
+        let panels = self.panel_stages as usize * HopperConfig::stage(self.tokens as usize, record);
+        1024 + panels + weights
     }
 }
 
@@ -171,6 +186,10 @@ pub(crate) enum Spec {
         value_dim: u32,
         /// Of the cache.
         cache: Format,
+        /// Warps of a block.
+        warps: u32,
+        /// Whether warpgroups multiply: compute capability 9.0.
+        hopper: bool,
     },
     /// Attention.
     Attention {
@@ -184,6 +203,15 @@ pub(crate) enum Spec {
 }
 
 impl Spec {
+    /// What it is compiled for: some use what only their architecture has.
+    fn target(self, architecture: &str) -> String {
+        let own = match self {
+            Spec::Hopper(..) | Spec::Flash { hopper: true, .. } => "a",
+            _ => "",
+        };
+        format!("{architecture}{own}")
+    }
+
     /// Source, definitions and name.
     fn parts(self) -> (&'static str, Vec<String>, String) {
         match self {
@@ -224,14 +252,17 @@ impl Spec {
                     format!("WEIGHT_STAGES={}", c.weight_stages),
                     format!("PANEL_STAGES={}", c.panel_stages),
                     format!("BLOCKS={}", c.blocks),
+                    format!("GATED={}", u32::from(c.gated)),
                 ];
                 ("gemm_hopper.cu", definitions, "gemm_hopper".into())
             }
-            Spec::Flash { head_dim, value_dim, cache } => {
+            Spec::Flash { head_dim, value_dim, cache, warps, hopper } => {
                 let definitions = vec![
                     format!("HEAD_DIM={head_dim}"),
                     format!("VALUE_DIM={value_dim}"),
                     format!("CACHE_TYPE={cache}"),
+                    format!("WARPS={warps}"),
+                    format!("HOPPER={}", u32::from(hopper)),
                 ];
                 ("flash.cu", definitions, "flash".into())
             }
@@ -298,21 +329,16 @@ impl Kernels {
             return Ok(function);
         }
         let (source, definitions, name) = spec.parts();
+        let architecture = spec.target(&self.device.architecture());
         let key = (source, definitions);
         if !self.modules.contains_key(&key) {
-            let code = self.compiler.compile(source, &key.1, &target(source, &self.device.architecture()))?;
+            let code = self.compiler.compile(source, &key.1, &architecture)?;
             self.modules.insert(key.clone(), Module::load(&self.device, &code)?);
         }
         let function = self.modules[&key].function(&name)?;
         self.functions.insert(spec, function);
         Ok(function)
     }
-}
-
-/// What a source is compiled for: some use what only this architecture has.
-fn target(source: &str, architecture: &str) -> String {
-    let own = if source == "gemm_hopper.cu" { "a" } else { "" };
-    format!("{architecture}{own}")
 }
 
 /// Compiles every kernel for an architecture such as `sm_90`, without a GPU and without the cache, and returns how many
@@ -322,17 +348,18 @@ fn target(source: &str, architecture: &str) -> String {
 /// [`CudaError::NoCompiler`], and the first [`CudaError::Compile`].
 pub fn compile_all(architecture: &str) -> Result<usize, CudaError> {
     let compiler = &Compiler::load()?;
-    let mut units: Vec<(&'static str, Vec<String>)> = Vec::new();
+    let mut units: Vec<(&'static str, Vec<String>, String)> = Vec::new();
     for spec in all_specs() {
         let (source, definitions, _) = spec.parts();
-        if !units.contains(&(source, definitions.clone())) {
-            units.push((source, definitions));
+        let unit = (source, definitions, spec.target(architecture));
+        if !units.contains(&unit) {
+            units.push(unit);
         }
     }
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
-    let compile = |units: &[(&'static str, Vec<String>)]| {
-        units.iter().try_for_each(|(source, definitions)| {
-            compiler.compile_fresh(source, definitions, &target(source, architecture)).map(|_| ())
+    let compile = |units: &[(&'static str, Vec<String>, String)]| {
+        units.iter().try_for_each(|(source, definitions, target)| {
+            compiler.compile_fresh(source, definitions, target).map(|_| ())
         })
     };
     std::thread::scope(|scope| {
@@ -360,22 +387,38 @@ fn all_specs() -> Vec<Spec> {
     .map(|(source, name)| Spec::Plain(source, name))
     .to_vec();
     let shape = MatvecShape { warps: 7, depth: 2, teams: 4 };
-    let hopper = |format, tokens| {
-        tiled::record(format).map(|record| Spec::Hopper(format, HopperConfig::of(tokens, record, 227 << 10)))
+    let hopper = |format, tokens, gated| {
+        tiled::record(format)
+            .map(|record| Spec::Hopper(format, HopperConfig::of(tokens, record, gated, 227 << 10)))
     };
     for format in Format::ALL.into_iter().filter(|&format| tiled::record(format).is_some()) {
         specs.push(Spec::Repack(format));
         specs.push(Spec::Matvec { formats: [Some(format), None, None], gated: false, shape });
         specs.push(Spec::Gemm(format, GemmConfig::ALL[0]));
-        specs.extend(hopper(format, 8));
+        specs.extend(hopper(format, 8, false));
     }
-    specs.extend([16, 32, 64, 128, 192, 256].into_iter().filter_map(|tokens| hopper(Format::Q4_K, tokens)));
+    for tokens in [16, 32, 64, 128, 192, 256] {
+        specs.extend([false, true].into_iter().filter_map(|gated| hopper(Format::Q4_K, tokens, gated)));
+    }
     specs.extend(GemmConfig::ALL.map(|config| Spec::Gemm(Format::Q4_K, config)));
     let mixed = [Format::Q4_K, Format::Q4_K, Format::Q6_K].map(Some);
     specs.push(Spec::Matvec { formats: mixed, gated: false, shape });
     specs.push(Spec::Matvec { formats: [mixed[0], mixed[1], None], gated: true, shape });
-    let shapes = [(80, 80, Format::F16), (128, 128, Format::Q8_0), (192, 128, Format::F16), (256, 256, Format::F16)];
-    specs.extend(shapes.map(|(head_dim, value_dim, cache)| Spec::Flash { head_dim, value_dim, cache }));
+    let shapes = [
+        (80, 80, Format::F16, 8, false),
+        (256, 256, Format::F16, 8, false),
+        (64, 64, Format::F16, 8, true),
+        (128, 128, Format::Q8_0, 12, true),
+        (192, 128, Format::F16, 8, true),
+        (256, 256, Format::F16, 8, true),
+    ];
+    specs.extend(shapes.map(|(head_dim, value_dim, cache, warps, hopper)| Spec::Flash {
+        head_dim,
+        value_dim,
+        cache,
+        warps,
+        hopper,
+    }));
     let shapes = [(1, 80, 80), (2, 20, 12), (4, 256, 256), (8, 128, 128)];
     specs.extend(shapes.map(|(group, head_dim, value_dim)| Spec::Attention { group, head_dim, value_dim }));
     specs

@@ -28,10 +28,9 @@ struct FlashArgs {
     soft_cap: f32,
 }
 
-/// Keys of a tile, and warps of a block with 16 rows each: as in the kernel.
+/// Keys of a tile, and rows of a warp: as in the kernel.
 const KEYS: usize = 64;
-const WARPS: usize = 8;
-const ROWS: usize = WARPS * 16;
+const WARP_ROWS: usize = 16;
 /// The widest heads.
 const WIDEST: usize = 256;
 /// New tokens for each sequence, on average, from which tiles of rows pay.
@@ -52,9 +51,29 @@ fn format_of(kind: i32) -> Option<Format> {
     [Format::F16, Format::Q8_0].into_iter().find(|format| format.id() as i32 == kind)
 }
 
-/// Bytes of shared memory of a block.
-fn shared(head_dim: usize, value_dim: usize) -> usize {
-    ((ROWS + 2 * KEYS) * (head_dim + 8) + 2 * KEYS * (value_dim + 8)) * 2
+/// How the kernel runs for heads of these widths.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Shape {
+    /// Warps of a block.
+    warps: usize,
+    /// Whether warpgroups multiply.
+    hopper: bool,
+    /// Bytes of shared memory of a block.
+    shared: usize,
+}
+
+impl Shape {
+    fn of(op: &Attention, hopper: bool) -> Shape {
+        let (head_dim, value_dim) = (op.head_dim, op.value_dim);
+        let hopper = hopper && head_dim.is_multiple_of(64) && value_dim.is_multiple_of(64);
+        // Blocks of two warpgroups that share a multiprocessor have too few registers for heads of 128.
+        let warps = if hopper && matches!(head_dim.max(value_dim), 65..=128) { 12 } else { 8 };
+        // Without panels, rows are 16 bytes longer.
+        let [key_bytes, value_bytes] = [head_dim, value_dim].map(|dim| dim * 2 + if hopper { 0 } else { 16 });
+        let rows = warps * WARP_ROWS;
+        let shared = 1024 + (rows + 2 * KEYS) * key_bytes + 2 * KEYS * value_bytes;
+        Shape { warps, hopper, shared }
+    }
 }
 
 /// Whether the kernel takes these heads and this cache with so much shared memory, and the batch has prompts.
@@ -65,7 +84,7 @@ pub(super) fn suits(op: &Attention, cache: Cache, [tokens, sequences]: [usize; 2
         && is_width(op.head_dim)
         && is_width(op.value_dim)
         && tokens >= FEWEST_TOKENS * sequences
-        && shared(op.head_dim, op.value_dim) <= memory
+        && Shape::of(op, false).shared <= memory
 }
 
 impl Lowering<'_> {
@@ -97,16 +116,18 @@ impl Lowering<'_> {
             scale: op.scale,
             soft_cap: op.soft_cap.unwrap_or(0.0),
         };
+        let shape = Shape::of(op, self.kernels.hopper);
         let spec = Spec::Flash {
             head_dim: op.head_dim as u32,
             value_dim: op.value_dim as u32,
             cache: format_of(cache.key_type).unwrap_or(Format::F16),
+            warps: shape.warps as u32,
+            hopper: shape.hopper,
         };
         // Every sequence begins a tile of its own.
         let per_kv = op.heads / op.kv_heads.max(1);
-        let tiles = (tokens * per_kv).div_ceil(ROWS) + sequences.min(tokens) - 1;
-        let shared = shared(op.head_dim, op.value_dim);
-        self.launch(spec, [tiles, op.kv_heads, 1], WARPS as u32 * 32, shared, args)
+        let tiles = (tokens * per_kv).div_ceil(shape.warps * WARP_ROWS) + sequences.min(tokens) - 1;
+        self.launch(spec, [tiles, op.kv_heads, 1], shape.warps as u32 * 32, shape.shared, args)
     }
 }
 
@@ -147,6 +168,16 @@ mod tests {
         assert!(!suits(&Attention { value_dim: 512, ..op }, halves, 32));
         assert!(!super::suits(&op, halves, [32, 2], 48 << 10), "too little shared memory");
         // The widest heads fit a block of compute capability 9.0.
-        assert!(shared(WIDEST, WIDEST) <= memory);
+        for (head_dim, value_dim) in [(64, 64), (96, 64), (128, 128), (192, 128), (WIDEST, WIDEST)] {
+            let op = Attention { head_dim, value_dim, ..op };
+            for hopper in [false, true] {
+                assert!(Shape::of(&op, hopper).shared <= memory, "{head_dim} {value_dim} {hopper}");
+            }
+        }
+        assert_eq!(
+            Shape::of(&op, true),
+            Shape { warps: 12, hopper: true, shared: 1024 + 320 * 256 + 128 * 256 }
+        );
+        assert!(!Shape::of(&Attention { head_dim: 80, ..op }, true).hopper);
     }
 }

@@ -7,9 +7,9 @@ use crate::scratch::Region;
 use crate::step::{Step, invariant};
 use crate::tiled::{self, TILE_ROWS};
 use graph::ops::Activation;
-use graph::{BackendError, Op, Operand};
+use graph::{BackendError, NodeId, Op, Operand};
 
-/// Rows of the weights in a block's result.
+/// Rows of weights that a block multiplies at a time.
 const BLOCK_ROWS: usize = 128;
 /// Matrices of one launch, at most.
 const MOST_PARTS: usize = 3;
@@ -54,6 +54,7 @@ struct GemmArgs {
     whole: u32,
     shared_out: u32,
     sharers: u32,
+    activation: i32,
 }
 
 #[repr(C)]
@@ -148,10 +149,7 @@ impl Lowering<'_> {
             matches!(next.node.op, Op::MatMul(_))
                 && next.inputs.first().map(|input| input.producer) == Some(step.id)
         };
-        let suits = self.kernels.hopper
-            && step.uses == 1
-            && x.shape.rows > 1
-            && by.shape == x.shape;
+        let suits = self.kernels.hopper && step.uses == 1 && x.shape.rows > 1 && by.shape == x.shape;
         Ok(steps.get(1).filter(reads).filter(|_| suits).map(|_| Gate { x, by, activation }))
     }
 
@@ -165,24 +163,57 @@ impl Lowering<'_> {
         while let Some(first) = left.first().copied() {
             let format = first.weight.format;
             let (same, others): (Vec<_>, Vec<_>) = left.into_iter().partition(|p| p.weight.format == format);
-            same.chunks(MOST_PARTS).try_for_each(|products| self.gemm_hopper(x, products))?;
+            same.chunks(MOST_PARTS).try_for_each(|products| self.gemm_hopper(x, products, None))?;
             left = others;
         }
         Ok(())
     }
 
-    /// Several rows times up to three matrices of one format.
-    fn gemm_hopper(&mut self, x: Activations, products: &[Product]) -> Result<(), BackendError> {
+    /// `activation(gate x) * (other x)`, for two products and the gate that follows them and alone reads them: in one
+    /// launch. `false` if it is something else that follows.
+    pub(super) fn gated_hopper(&mut self, x: Activations, steps: &[Step]) -> Result<bool, BackendError> {
+        let [gate, other, gated, ..] = steps else { return Ok(false) };
+        let Op::Gated(activation) = gated.node.op else { return Ok(false) };
+        let reads = |step: &Step, from: NodeId| step.inputs.first().map(|input| input.producer) == Some(from);
+        let suits = self.kernels.hopper
+            && x.x.shape.rows > 1
+            && matches!(other.node.op, Op::MatMul(_))
+            && reads(other, x.id)
+            && (gate.uses, other.uses) == (1, 1)
+            && reads(gated, gate.id)
+            && gated.input(1)?.producer == other.id
+            && other.output.shape == gate.output.shape;
+        if !suits {
+            return Ok(false);
+        }
+        let mut products = [self.product(gate)?, self.product(other)?];
+        let has_bias = products.iter().any(|product| product.bias != 0);
+        if has_bias || products[0].weight.format != products[1].weight.format {
+            return Ok(false);
+        }
+        products[0].out = self.floats(&gated.output)?;
+        self.gemm_hopper(x, &products, Some(activation)).map(|()| true)
+    }
+
+    /// Several rows times up to three matrices of one format; or times two of one shape, a gate with this activation and
+    /// what it lets through.
+    pub(super) fn gemm_hopper(
+        &mut self,
+        x: Activations,
+        products: &[Product],
+        gate: Option<Activation>,
+    ) -> Result<(), BackendError> {
         let weight = products[0].weight;
         let tokens = x.x.shape.rows;
         let record = tiled::record(weight.format)
             .ok_or_else(|| invariant("weight", "a format with products", weight.format))?;
-        let config = HopperConfig::of(tokens, record, self.device.shared_memory as usize);
+        let config = HopperConfig::of(tokens, record, gate.is_some(), self.device.shared_memory as usize);
         let (panels, unscale, padded_tokens) = self.panels(x, config)?;
         let mut parts = [Part::default(); MOST_PARTS];
         let mut row_blocks = 0;
+        let result_rows = if gate.is_some() { BLOCK_ROWS / 2 } else { BLOCK_ROWS };
         for (part, product) in parts.iter_mut().zip(products) {
-            let blocks = (product.weight.shape.tiles as usize).div_ceil(BLOCK_ROWS / TILE_ROWS);
+            let blocks = (product.weight.shape.tiles as usize).div_ceil(result_rows / TILE_ROWS);
             *part = Part {
                 weight: product.weight.address,
                 bias: product.bias,
@@ -193,6 +224,9 @@ impl Lowering<'_> {
                 blocks: blocks as u32,
             };
             row_blocks += blocks;
+        }
+        if gate.is_some() {
+            row_blocks /= 2;
         }
         let token_blocks = padded_tokens / config.tokens as usize;
         let units = weight.shape.units as usize;
@@ -218,6 +252,7 @@ impl Lowering<'_> {
             whole: deal.whole as u32,
             shared_out: deal.shared_out as u32,
             sharers: deal.sharers as u32,
+            activation: gate.map_or(0, elementwise::activation),
         };
         let spec = Spec::Hopper(weight.format, config);
         self.launch(spec, [deal.grid, 1, 1], config.threads(), config.shared(record), args)

@@ -333,6 +333,9 @@ impl Lowering<'_> {
     /// A product and what follows it: the sum with the residual stream, or more products of the same row.
     pub(super) fn products(&mut self, steps: &[Step]) -> Result<usize, BackendError> {
         let x = self.activations(steps[0].input(0)?)?;
+        if self.gated_hopper(x, steps)? {
+            return Ok(3);
+        }
         let mut products = vec![self.product(&steps[0])?];
         if let Some(next) = steps.get(1)
             && let Some(residual) = residual_of(&steps[0], next, x.x)
@@ -361,7 +364,7 @@ impl Lowering<'_> {
         Ok(taken)
     }
 
-    fn product(&mut self, step: &Step) -> Result<Product, BackendError> {
+    pub(super) fn product(&mut self, step: &Step) -> Result<Product, BackendError> {
         let name = step.weight(0)?.name.clone();
         let bias = match step.weights.get(1).map(|bias| bias.name.clone()) {
             Some(bias) => self.vector(&bias)?,
@@ -385,6 +388,9 @@ impl Lowering<'_> {
             && let Some(plan) = self.matvec_plan(formats, x.x.shape.cols, products[0].weight.shape.tiles)
         {
             return self.matvec(x, &products, Some(elementwise::activation(op.activation)), plan);
+        }
+        if self.kernels.hopper && formats[0] == formats[1] {
+            return self.gemm_hopper(x, &products, Some(op.activation));
         }
         let elements = step.output.shape.elements();
         let scratch = self.scratch(Region::Products, 2 * elements * 4)?;

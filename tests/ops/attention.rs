@@ -325,9 +325,15 @@ fn prompts_of_many_widths() {
 #[test]
 fn the_bits_do_not_depend_on_batch_pages_or_chunks() {
     for mut tested in backends().into_iter().filter(Tested::is_cpu) {
-        for window in [None, Some(37), Some(300)] {
+        // A single token reads the cache's own type, several share decoded tiles.
+        for (window, dtype) in [
+            (None, DType::F16),
+            (Some(37), DType::F16),
+            (Some(300), DType::F16),
+            (None, DType::Packed(Format::Q8_0)),
+        ] {
             let op = attention(6, 2, 64, window);
-            let scene = Scene::new(op, DType::F16, 16, &[(550, 550), (70, 70)], 9);
+            let scene = Scene::new(op, dtype, 16, &[(550, 550), (70, 70)], 9);
             let all = scene.run(tested.backend.as_mut()).unwrap();
             let cols = op.heads * op.value_dim;
             for (sequence, first_row, ends) in
@@ -348,9 +354,57 @@ fn the_bits_do_not_depend_on_batch_pages_or_chunks() {
                     part.pages = vec![(0..part.physical_pages as i32).rev().collect()];
                     let found = part.run(tested.backend.as_mut()).unwrap();
                     let expected = &all[(first_row + start) * cols..(first_row + end) * cols];
-                    assert!(found == expected, "{} {window:?} {sequence} {start}..{end}", tested.name);
+                    assert!(
+                        found == expected,
+                        "{} {dtype} {window:?} {sequence} {start}..{end}",
+                        tested.name
+                    );
                     start = end;
                 }
+            }
+        }
+    }
+}
+
+/// Scores of minus infinity have no weight, wherever they lie; a row with nothing else, or with a NaN or plus infinity,
+/// has no answer, and says so instead of giving a number. No other row is touched.
+#[test]
+fn scores_that_are_no_numbers() {
+    for mut tested in backends().into_iter().filter(Tested::is_cpu) {
+        for (heads, kv_heads, head_dim) in [(2, 2, 20), (2, 1, 64)] {
+            let op = attention(heads, kv_heads, head_dim, None);
+            // Three segments; the second sequence decodes a token beside the first one.
+            let scene = Scene::new(op, DType::F32, 16, &[(600, 9), (40, 1)], 7);
+            let (cols, rows) = (kv_heads * head_dim, heads * head_dim);
+            // What the scores become where the first element of queries is positive and huge.
+            let with = |positions: std::ops::Range<usize>, key: f32| {
+                let mut scene = scene.clone();
+                for position in 0..600 {
+                    for head in 0..heads {
+                        scene.content[0].queries[position * rows + head * head_dim] = 1e30;
+                    }
+                    for head in 0..kv_heads {
+                        let first = &mut scene.content[0].keys[position * cols + head * head_dim];
+                        *first = if positions.contains(&position) { key } else { 0.0 };
+                    }
+                }
+                scene
+            };
+            let plain = with(0..0, 0.0);
+            let expected = plain.run(tested.backend.as_mut()).unwrap();
+            check(&tested.name, &expected, &plain.reference(), 1e-11);
+            for hidden in [0..300, 256..512, 300..592, 3..4] {
+                let what = format!("{} {op:?} {hidden:?}", tested.name);
+                let some = with(hidden.clone(), -1e30);
+                let found = some.run(tested.backend.as_mut()).unwrap();
+                // In double precision these scores are no infinities, but have no weight either.
+                check(&what, &found, &some.reference(), 1e-11);
+            }
+            for (bad, key) in [(0..600, -1e30), (5..6, 1e30), (550..551, f32::NAN), (0..600, f32::NAN)] {
+                let found = with(bad.clone(), key).run(tested.backend.as_mut()).unwrap();
+                let (first, second) = found.split_at(9 * rows);
+                assert!(first.iter().all(|y| y.is_nan()), "{} {op:?} {bad:?} {key}", tested.name);
+                assert!(second == &expected[9 * rows..], "{} {op:?} {bad:?} {key}", tested.name);
             }
         }
     }

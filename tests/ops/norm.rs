@@ -39,6 +39,39 @@ fn rms_norms() {
     }
 }
 
+/// On a CPU: GPUs may give zeros beyond the square root of the largest float, as float32 references do.
+#[test]
+fn norms_of_numbers_whose_squares_are_no_floats() {
+    for mut tested in backends().into_iter().filter(Tested::is_cpu) {
+        for (cols, size) in [(1, 3e38), (31, 2e19), (64, 1e19), (576, 1e37), (2048, 5e17)] {
+            let mut random = Random::new(cols as u64);
+            let mut x: Vec<f32> = random.floats(2 * cols).iter().map(|v| v.clamp(-1.0, 1.0) * size).collect();
+            // The second row is an ordinary one.
+            x[cols..].iter_mut().for_each(|v| *v /= size);
+            x[0] = -size;
+            let weight = random.floats(cols);
+            for alias in [None, Some(0)] {
+                let mut case = Case::new(tested.backend.as_mut(), &params(1));
+                case.alias = alias;
+                let input = case.floats(Shape::new(2, cols), &x);
+                let id = Some(case.vector("norm", &weight));
+                let found = case.run(Op::RmsNorm(RmsNorm { weight: id, epsilon: 1e-5 }), &[input]);
+                for (found, x) in found.chunks(cols).zip(x.chunks(cols)) {
+                    let expected = rms_norm(x, Some(&weight), cols, 1e-5);
+                    check(&format!("{} {cols} of {size}", tested.name), found, &expected, 1e-12);
+                }
+            }
+        }
+        // What is no number stays visible.
+        for bad in [f32::INFINITY, f32::NEG_INFINITY, f32::NAN] {
+            let mut case = Case::new(tested.backend.as_mut(), &params(1));
+            let input = case.floats(Shape::new(2, 3), &[1.0, bad, 3.0, 1.0, 2.0, 3.0]);
+            let found = case.run(Op::RmsNorm(RmsNorm { weight: None, epsilon: 1e-5 }), &[input]);
+            assert!(found[1].is_nan() && found[3..].iter().all(|y| y.is_finite()), "{bad}: {found:?}");
+        }
+    }
+}
+
 #[test]
 fn norms_of_heads() {
     for mut tested in backends() {

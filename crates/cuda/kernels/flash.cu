@@ -247,17 +247,16 @@ extern "C" __global__ void __launch_bounds__(THREADS, WARPS == 8 && HEAD_DIM <= 
     find(begin + KEYS);
     u32 stage = 0;
     for (u32 at = begin; at < all; at += KEYS, stage ^= 1) {
-        if (at + KEYS < all) {
-            bring(stage ^ 1);
-            find(at + 2 * KEYS);
-            copies_wait<1>();
-        } else {
-            copies_wait<0>();
-        }
+        copies_wait<0>();
 #if HOPPER
         stores_visible();
 #endif
+        // Now this tile is there for all, and all are done with the one before.
         __syncthreads();
+        if (at + KEYS < all) {
+            bring(stage ^ 1);
+            find(at + 2 * KEYS);
+        }
         if (works) {
             float s[KEYS / 8][4];
             score(s, queries, keys + stage * Keys::SIZE, warp, lane);
@@ -301,7 +300,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, WARPS == 8 && HEAD_DIM <= 
             }
             add_values(out, s, values + stage * Values::SIZE, lane);
         }
-        __syncthreads();
     }
 #pragma unroll
     for (int r = 0; r < 2; r++) {

@@ -397,9 +397,8 @@ fn all_specs() -> Vec<Spec> {
         specs.push(Spec::Gemm(format, GemmConfig::ALL[0]));
         specs.extend(hopper(format, 8, false));
     }
-    for tokens in [16, 32, 64, 128, 192, 256] {
-        specs.extend([false, true].into_iter().filter_map(|gated| hopper(Format::Q4_K, tokens, gated)));
-    }
+    specs.extend([16, 64, 128, 256].into_iter().filter_map(|tokens| hopper(Format::Q4_K, tokens, false)));
+    specs.extend([32, 64, 128].into_iter().filter_map(|tokens| hopper(Format::Q4_K, tokens, true)));
     specs.extend(GemmConfig::ALL.map(|config| Spec::Gemm(Format::Q4_K, config)));
     let mixed = [Format::Q4_K, Format::Q4_K, Format::Q6_K].map(Some);
     specs.push(Spec::Matvec { formats: mixed, gated: false, shape });

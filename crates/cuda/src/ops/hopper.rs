@@ -73,6 +73,7 @@ struct PanelsArgs {
     padded: u32,
     padded_tokens: u32,
     normed: u32,
+    holds: u32,
     activation: i32,
     epsilon: f32,
 }
@@ -120,6 +121,9 @@ impl Lowering<'_> {
                 Some(gate) => (self.floats(&gate.by)?, elementwise::activation(gate.activation)),
                 None => (0, 0),
             };
+            // A row stays in shared memory if it fits, beside what the kernel needs for its sums.
+            let fits = padded * 4 + 1024 <= self.device.shared_memory as usize;
+            let held = if fits { padded * 4 } else { 0 };
             let args = PanelsArgs {
                 x: self.floats(&x.x)?,
                 norm: x.norm.map_or(0, |norm| norm.weight),
@@ -130,12 +134,13 @@ impl Lowering<'_> {
                 padded: padded as u32,
                 padded_tokens: padded_tokens as u32,
                 normed: u32::from(x.norm.is_some()),
+                holds: u32::from(held > 0),
                 activation,
                 epsilon: x.norm.map_or(0.0, |norm| norm.epsilon),
             };
-            let runs = padded / 16;
-            let threads = runs.div_ceil(runs.div_ceil(MOST_PANEL_THREADS)).next_multiple_of(32);
-            self.launch(Spec::Plain("panels.cu", "panels"), [tokens, 1, 1], threads as u32, 0, args)?;
+            let fours = padded / 4;
+            let threads = fours.div_ceil(fours.div_ceil(MOST_PANEL_THREADS)).next_multiple_of(32);
+            self.launch(Spec::Plain("panels.cu", "panels"), [tokens, 1, 1], threads as u32, held, args)?;
             self.halves = Some(x.id);
         }
         Ok((panels, unscale, padded_tokens))

@@ -12,7 +12,7 @@ os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
 import litellm
 import openai
 from langchain_core.tools import tool
-from langchain_openai import ChatOpenAI
+from langchain_openai import ChatOpenAI, OpenAIEmbeddings
 from pydantic import BaseModel
 
 BASE, MODEL = os.environ["BASE"], os.environ["MODEL"]
@@ -114,6 +114,68 @@ def openai_structured():
     assert isinstance(json.loads(loose.choices[0].message.content), dict), loose
 
 
+def openai_embeddings():
+    texts = ["The cat sleeps on the sofa.", "A kitten is napping on the couch.", "Interest rates rose again."]
+    # The package asks for base64 unless it is told otherwise.
+    found = client.embeddings.create(model=MODEL, input=texts)
+    vectors = [item.embedding for item in found.data]
+    dot = lambda a, b: sum(x * y for x, y in zip(a, b))
+    assert all(abs(dot(vector, vector) - 1) < 1e-4 for vector in vectors)
+    assert dot(vectors[0], vectors[1]) > dot(vectors[0], vectors[2]), "what means the same is not near"
+    plain = client.embeddings.create(model=MODEL, input=texts[0], encoding_format="float", dimensions=64)
+    assert len(plain.data[0].embedding) == 64 and plain.usage.prompt_tokens > 0
+    assert len(litellm.embedding(model=f"openai/{MODEL}", input=texts, api_base=BASE, api_key="none").data) == 3
+    assert len(OpenAIEmbeddings(base_url=BASE, api_key="none", model=MODEL, check_embedding_ctx_length=False).embed_query("a")) == len(vectors[0])
+
+
+def openai_responses():
+    request = dict(model=MODEL, temperature=0, max_output_tokens=60)
+    question = QUESTION[0]["content"]
+    first = client.responses.create(**request, input=question, instructions="Be brief.")
+    assert "Paris" in first.output_text and first.status == "completed", first
+    assert first.usage.total_tokens == first.usage.input_tokens + first.usage.output_tokens
+    second = client.responses.create(**request, input="Say that again.", previous_response_id=first.id)
+    assert second.output_text and second.previous_response_id == first.id, second
+    assert client.responses.retrieve(first.id).output_text == first.output_text
+    client.responses.delete(first.id)
+    text, kinds = "", []
+    for event in client.responses.create(**request, input=QUESTION, stream=True):
+        kinds.append(event.type)
+        if event.type == "response.output_text.delta":
+            text += event.delta
+    assert "Paris" in text and (kinds[0], kinds[-1]) == ("response.created", "response.completed"), kinds
+    with client.responses.stream(**request, input=QUESTION) as stream:
+        assert stream.get_final_response().output_text == text
+    parsed = client.responses.parse(**request, input=QUESTION, text_format=Answer)
+    assert parsed.output_parsed.city, parsed
+    tools = [{"type": "function", **TOOL["function"]}]
+    items = [{"role": "user", "content": "What is the weather in Paris?"}]
+    asked = client.responses.create(**request, input=items, tools=tools, tool_choice="required")
+    (call,) = [item for item in asked.output if item.type == "function_call"]
+    assert call.name == "get_weather" and json.loads(call.arguments)["city"], call
+    items += [call, {"type": "function_call_output", "call_id": call.call_id, "output": "Sunny, 21 degrees."}]
+    told = client.responses.create(**request, input=items, tools=tools)
+    assert told.output, told
+    for kind, change in [(openai.BadRequestError, {"input": []}), (openai.NotFoundError, {"model": "gpt-4o"})]:
+        try:
+            client.responses.create(**{**request, "input": question, **change})
+        except kind as error:
+            assert error.body["message"], error
+        else:
+            raise AssertionError(f"{change} was not refused")
+
+
+async def openai_responses_async():
+    many = openai.AsyncOpenAI(base_url=BASE, api_key="none", max_retries=0)
+    request = dict(model=MODEL, input=QUESTION, temperature=0, max_output_tokens=20)
+    answers = await asyncio.gather(*(many.responses.create(**request) for _ in range(4)))
+    text = ""
+    async for event in await many.responses.create(**request, stream=True):
+        if event.type == "response.output_text.delta":
+            text += event.delta
+    assert {answer.output_text for answer in answers} == {text}, answers
+
+
 def openai_errors():
     for kind, change in [
         (openai.BadRequestError, {"temperature": 9}),
@@ -162,9 +224,11 @@ def with_llm():
 
 
 for check in [
-    openai_sync, openai_streaming, openai_tools, openai_structured, openai_errors, with_litellm, with_langchain, with_llm,
+    openai_sync, openai_streaming, openai_tools, openai_structured, openai_embeddings, openai_responses, openai_errors,
+    with_litellm, with_langchain, with_llm,
 ]:
     check()
     print("ok", check.__name__, flush=True)
-asyncio.run(openai_async())
-print("ok openai_async")
+for check in [openai_async, openai_responses_async]:
+    asyncio.run(check())
+    print("ok", check.__name__, flush=True)

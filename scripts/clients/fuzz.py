@@ -26,6 +26,17 @@ VALID = {
     },
     "/v1/completions": {"prompt": ["a", [5, 6]], "max_tokens": 2, "echo": True, "logprobs": 2, "best_of": 1, "suffix": "",
                         "grammar": "start: /[a-z]{3}/"},
+    "/v1/responses": {
+        "input": [{"role": "user", "content": [{"type": "input_text", "text": "a"}]},
+                  {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"},
+                  {"type": "function_call_output", "call_id": "c", "output": "b"}],
+        "instructions": "c", "max_output_tokens": 3, "temperature": 1.0, "stream": True, "store": True,
+        "include": ["message.output_text.logprobs"], "top_logprobs": 1, "reasoning": {"effort": "low"},
+        "text": {"format": {"type": "json_schema", "name": "x", "schema": {"type": "object"}}},
+        "tools": [{"type": "function", "name": "f", "parameters": {"type": "object"}}], "tool_choice": "auto",
+        "previous_response_id": None, "truncation": "disabled", "metadata": {},
+    },
+    "/v1/embeddings": {"input": ["a", "b c"], "encoding_format": "base64", "dimensions": 8, "user": "me"},
     "/tokenize": {"content": "a", "add_special": True, "parse_special": False, "with_pieces": True},
     "/detokenize": {"tokens": [1, 2, 3]},
     "/apply-template": {"messages": [{"role": "assistant", "content": None, "tool_calls": [
@@ -84,7 +95,7 @@ start = time.time()
 number = 0
 while time.time() - start < SECONDS:
     path = random.choice(list(VALID))
-    subset = {k: v for k, v in VALID[path].items() if random.random() < 0.7 or k in ("messages", "max_tokens", "prompt")}
+    subset = {k: v for k, v in VALID[path].items() if random.random() < 0.7 or k in ("messages", "max_tokens", "prompt", "max_output_tokens", "input")}
     body = bytes_of(mutated(subset))
     connection = http.client.HTTPConnection(BASE.hostname, BASE.port, timeout=120)
     try:

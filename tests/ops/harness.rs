@@ -171,6 +171,7 @@ pub fn params(tokens: usize) -> GraphParams {
         max_pages: 1,
         cache: CacheParams { key: DType::F32, value: DType::F32, page_len: 32, pages: vec![64] },
         participation: Participation::cpu_only(),
+        head: true,
         fuse_qkv: false,
         fuse_ffn: false,
     }

@@ -133,16 +133,27 @@ impl<T> Slots<T> {
 /// Buffers in use and buffers to recycle.
 pub(crate) struct BufferPool {
     used: Slots<AlignedMemory>,
+    used_bytes: usize,
+    /// The most bytes that were in use at once.
+    peak_bytes: usize,
     free: Vec<AlignedMemory>,
     free_bytes: usize,
 }
 
-/// Freed bytes that are kept for recycling; what is beyond goes back to the system, the oldest first.
-const KEEP_BYTES: usize = 256 << 20;
+/// Freed bytes that are kept for recycling, or as many as were in use at once if those are more: graphs of other shapes
+/// then find their buffers, and memory does not grow with the number of shapes. What is beyond goes back to the system,
+/// the oldest first.
+const KEEP_BYTES: usize = 16 << 20;
 
 impl BufferPool {
     pub(crate) fn new() -> BufferPool {
-        BufferPool { used: Slots::new("buffer"), free: Vec::new(), free_bytes: 0 }
+        BufferPool {
+            used: Slots::new("buffer"),
+            used_bytes: 0,
+            peak_bytes: 0,
+            free: Vec::new(),
+            free_bytes: 0,
+        }
     }
 
     /// The smallest free buffer that fits without wasting more than half of it, or a new one.
@@ -153,23 +164,31 @@ impl BufferPool {
             Some(index) => {
                 let memory = self.free.remove(index);
                 self.free_bytes -= memory.len();
-                Ok(BufferId(self.used.insert(memory)))
+                Ok(self.take(memory))
             }
-            None => self.alloc_fresh(bytes),
+            None => self.alloc_fresh(size_class(bytes)),
         }
     }
 
     /// A new buffer.
     pub(crate) fn alloc_fresh(&mut self, bytes: usize) -> Result<BufferId, BackendError> {
         let rounded = bytes.checked_next_multiple_of(ALIGN).unwrap_or(bytes);
-        Ok(BufferId(self.used.insert(AlignedMemory::zeroed(rounded, "a buffer")?)))
+        let memory = AlignedMemory::zeroed(rounded, "a buffer")?;
+        Ok(self.take(memory))
+    }
+
+    fn take(&mut self, memory: AlignedMemory) -> BufferId {
+        self.used_bytes += memory.len();
+        self.peak_bytes = self.peak_bytes.max(self.used_bytes);
+        BufferId(self.used.insert(memory))
     }
 
     pub(crate) fn free(&mut self, id: BufferId) {
         if let Some(memory) = self.used.remove(id.0) {
+            self.used_bytes -= memory.len();
             self.free_bytes += memory.len();
             self.free.push(memory);
-            while self.free_bytes > KEEP_BYTES {
+            while self.free_bytes > KEEP_BYTES.max(self.peak_bytes) {
                 self.free_bytes -= self.free.remove(0).len();
             }
         }
@@ -192,6 +211,13 @@ impl BufferPool {
         unsafe { std::ptr::copy_nonoverlapping(src.as_ptr(), dst, src.len()) };
         Ok(())
     }
+}
+
+/// At least `bytes`, one of the four sizes from a power of two to the next: shapes that differ by little use the same
+/// buffers. What is not used of them is not committed.
+fn size_class(bytes: usize) -> usize {
+    let step = (bytes.checked_next_power_of_two().unwrap_or(0) / 8).max(1);
+    bytes.checked_next_multiple_of(step).unwrap_or(bytes)
 }
 
 /// The matrices of one layer's state.
@@ -314,6 +340,33 @@ mod tests {
         assert_ne!(a, again, "a stale handle must not reach the new owner");
         pool.free(a);
         assert!(pool.get(again).is_ok());
+    }
+
+    #[test]
+    fn buffers_of_many_sizes_do_not_add_up() {
+        let mut pool = BufferPool::new();
+        let mut most = 0;
+        for step in 0..200usize {
+            // As graphs of ever other shapes have them: all are freed, and then others taken.
+            let bytes = 100_000 + step * 7919 % 1_000_000;
+            let buffers: Vec<_> = (1..20).map(|n| pool.alloc(bytes * n / 4).unwrap()).collect();
+            most = most.max(pool.used_bytes);
+            buffers.into_iter().for_each(|buffer| pool.free(buffer));
+            assert_eq!(pool.used_bytes, 0);
+            assert_eq!(pool.free_bytes, pool.free.iter().map(AlignedMemory::len).sum::<usize>());
+            assert!(pool.free_bytes <= most.max(KEEP_BYTES), "{} of {most}", pool.free_bytes);
+        }
+    }
+
+    #[test]
+    fn sizes_come_in_classes() {
+        for (bytes, class) in
+            [(0, 0), (1, 1), (9, 10), (64, 64), (1000, 1024), (1025, 1280), (1 << 20, 1 << 20)]
+        {
+            assert_eq!(size_class(bytes), class);
+        }
+        assert_eq!(size_class(usize::MAX), usize::MAX);
+        assert!((1..100_000).all(|bytes| (bytes..=bytes + bytes / 4).contains(&size_class(bytes))));
     }
 
     #[test]

@@ -78,6 +78,7 @@ impl Bench {
                 pages: vec![pages_each * sequences; groups],
             },
             participation: Participation { accelerators: vec!["cuda".into()], layers: None },
+            head: true,
             fuse_qkv: fused,
             fuse_ffn: fused,
         };

@@ -76,6 +76,15 @@ pub enum Error {
         /// How many logits there are.
         vocabulary: usize,
     },
+    /// The model gave an embedding that no direction can be taken from.
+    NotFiniteEmbedding {
+        /// The first column that is not a finite number.
+        column: usize,
+        /// What it is.
+        value: f32,
+        /// Columns in all.
+        columns: usize,
+    },
     /// The graph could not be written where [`Trace::dot`](crate::Trace::dot) wants it.
     GraphFile {
         /// The file.
@@ -134,6 +143,10 @@ impl fmt::Display for Error {
             Error::NotFinite { token, logit, vocabulary } => write!(
                 f,
                 "the model's logits are not finite: {logit} at token {token} of {vocabulary}, expected a finite number"
+            ),
+            Error::NotFiniteEmbedding { column, value, columns } => write!(
+                f,
+                "the embedding is not finite: {value} in column {column} of {columns}, expected a finite number"
             ),
             Error::GraphFile { path, source } => {
                 write!(f, "{}: the graph cannot be written: {source}", path.display())

@@ -2,7 +2,7 @@
 
 use crate::sequence::NO_PAGE;
 use crate::{Engine, Error, Sequence};
-use graph::Batch;
+use graph::{Batch, GraphParams};
 use std::ops::ControlFlow;
 
 /// The positions whose logits are wanted.
@@ -51,6 +51,30 @@ impl Engine {
     /// spread over forwards.
     pub fn forward(&mut self, steps: &mut [Step<'_>]) -> Result<usize, Error> {
         self.logit_rows = 0;
+        let (rows, columns) = (self.run(steps, true)?, self.model.vocabulary());
+        self.logits.resize(rows * columns, 0.0);
+        if rows > 0 {
+            self.scheduler.read_output(0, 0..rows, &mut self.logits)?;
+        }
+        self.logit_rows = rows;
+        Ok(rows)
+    }
+
+    /// The same without the output head: `states` gets the rows of the hidden states after the last norm, `[rows,
+    /// hidden_size]`, instead of logits. There are no logits to read after it.
+    pub fn hidden_states(&mut self, steps: &mut [Step<'_>], states: &mut Vec<f32>) -> Result<usize, Error> {
+        self.logit_rows = 0;
+        let rows = self.run(steps, false)?;
+        states.resize(rows * self.model.hidden_size(), 0.0);
+        if rows > 0 {
+            self.scheduler.read_output(0, 0..rows, states)?;
+        }
+        Ok(rows)
+    }
+
+    /// Runs one forward pass over all steps together, with or without the output head, and returns the number of rows
+    /// that can be read.
+    fn run(&mut self, steps: &mut [Step<'_>], head: bool) -> Result<usize, Error> {
         let tokens: usize = steps.iter().map(|step| step.tokens.len()).sum();
         if steps.is_empty() || steps.iter().any(|step| step.tokens.is_empty()) {
             return Err(Error::EmptyPrompt);
@@ -63,20 +87,15 @@ impl Engine {
             self.reserve(step.sequence, step.tokens.len())?;
         }
         let outputs = steps.iter().map(|step| step.wanted.count(step.tokens.len())).sum();
-        let params = self.params(tokens, outputs, steps.len());
+        let params = GraphParams { head, ..self.params(tokens, outputs, steps.len()) };
         self.fill_batch(steps);
         self.batch.validate(&params, self.model.vocabulary())?;
         let prepared = self.scheduler.prepare(&params, |params| self.model.graph(params))?;
         self.trace_build(&prepared)?;
         self.scheduler.run(&self.batch)?;
-        if outputs > 0 {
-            self.logits.resize(outputs * self.model.vocabulary(), 0.0);
-            self.scheduler.read_output(0, 0..outputs, &mut self.logits)?;
-        }
         for step in steps.iter_mut() {
             step.sequence.push(step.tokens);
         }
-        self.logit_rows = outputs;
         Ok(outputs)
     }
 

@@ -33,6 +33,7 @@ mod answer;
 mod batching;
 mod constraint;
 mod device;
+mod embedding;
 mod error;
 mod forward;
 mod generate;
@@ -46,10 +47,12 @@ mod stop;
 mod traffic;
 
 pub use batching::{
-    BatchEngine, BatchEvent, BatchOptions, Events, Phase, Request, RequestHandle, Sink, Slot, Stats,
+    BatchEngine, BatchEvent, BatchOptions, EmbedRequest, EmbedSink, Events, Phase, Request, RequestHandle,
+    Sink, Slot, Stats,
 };
 pub use constraint::Constraint;
 pub use device::Device;
+pub use embedding::Pooling;
 pub use error::Error;
 pub use forward::{PrefillSink, Step, Wanted};
 pub use generate::{Event, FinishReason, GenerateOptions, Generation, Token};

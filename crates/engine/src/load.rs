@@ -358,6 +358,7 @@ impl Engine {
             max_pages: self.max_pages,
             cache: self.cache.clone(),
             participation: self.participation.clone(),
+            head: true,
             fuse_qkv: fused && !self.levers.no_fuse_qkv,
             fuse_ffn: fused && !self.levers.no_fuse_ffn,
         }

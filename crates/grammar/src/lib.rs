@@ -35,6 +35,10 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+mod schema;
+
+pub use schema::check_schema;
+
 use llguidance::api::{GrammarWithLexer, TopLevelGrammar};
 use llguidance::{Matcher, ParserFactory};
 use serde_json::{Value, json};
@@ -65,7 +69,14 @@ pub enum Error {
         /// Its bytes.
         bytes: usize,
     },
-    /// The source is no grammar, or a schema with something that cannot be enforced.
+    /// A schema has a keyword that cannot be enforced.
+    Keyword {
+        /// The keyword.
+        keyword: String,
+        /// Where the schema that has it is, as a JSON pointer; `/` for the whole.
+        place: String,
+    },
+    /// The source is no grammar, or a schema with something else that cannot be enforced.
     Invalid(String),
     /// The grammar allows nothing, or not what was chosen.
     Stuck(String),
@@ -77,6 +88,9 @@ impl fmt::Display for Error {
             Error::NoEnd => f.write_str("the vocabulary has no token that ends an answer"),
             Error::TooLong { bytes } => {
                 write!(f, "the grammar has {bytes} bytes, expected at most {MAX_SOURCE}")
+            }
+            Error::Keyword { keyword, place } => {
+                write!(f, "the schema's keyword '{keyword}' at {place} is not supported")
             }
             Error::Invalid(message) => write!(f, "the grammar cannot be used: {message}"),
             Error::Stuck(message) => write!(f, "the grammar allows no token: {message}"),
@@ -133,9 +147,18 @@ impl Grammars {
     /// What a JSON schema describes.
     ///
     /// # Errors
-    /// [`Error::TooLong`] and [`Error::Invalid`], for keywords that are not supported too.
+    /// [`Error::TooLong`], [`Error::Keyword`] and [`Error::Invalid`].
     pub fn json_schema(&self, schema: &Value) -> Result<Grammar, Error> {
-        self.lark(&format!("start: {}", json_rule(schema)))
+        check_schema(schema)?;
+        let schema = without_free_blanks(schema);
+        check_length(&schema.to_string())?;
+        self.compile(TopLevelGrammar::from_json_schema(schema)).map_err(|error| match error {
+            // It speaks of a setting that nobody here can reach.
+            Error::Invalid(message) if message.contains("coerce_one_of") => Error::Invalid(
+                "'oneOf' is not supported where more than one of its schemas may hold; use 'anyOf'".into(),
+            ),
+            other => other,
+        })
     }
 
     /// What a regular expression describes, from its beginning to its end.
@@ -171,8 +194,12 @@ impl Grammars {
 
 /// A JSON schema as the right side of a rule of [`Grammars::lark`], without free white space.
 pub fn json_rule(schema: &Value) -> String {
+    format!("%json {}", without_free_blanks(schema))
+}
+
+fn without_free_blanks(schema: &Value) -> Value {
     let options = json!({"whitespace_flexible": false, "item_separator": ", ", "key_separator": ": "});
-    let schema = match schema {
+    match schema {
         Value::Object(fields) => {
             let mut fields = fields.clone();
             fields.insert("x-guidance".into(), options);
@@ -180,8 +207,7 @@ pub fn json_rule(schema: &Value) -> String {
         }
         // `true` and `false` are schemas too.
         other => json!({"allOf": [other], "x-guidance": options}),
-    };
-    format!("%json {schema}")
+    }
 }
 
 fn check_length(source: &str) -> Result<(), Error> {

@@ -140,6 +140,13 @@ fn errors_say_what_is_wrong() {
     ] {
         assert!(matches!(error, Error::Invalid(_)) && error.to_string().lines().count() == 1, "{error}");
     }
+    let error = grammars.json_schema(&json!({"type": "array", "uniqueItems": true})).unwrap_err();
+    assert!(matches!(&error, Error::Keyword { keyword, .. } if keyword == "uniqueItems"), "{error}");
+    let both = json!({"oneOf": [{"type": "integer"}, {"type": "integer", "minimum": 3}]});
+    let error = grammars.json_schema(&both).unwrap_err().to_string();
+    assert!(error.contains("'oneOf' is not supported where"), "{error}");
+    let error = grammars.json_schema(&json!({"type": "string", "pattern": "("})).unwrap_err().to_string();
+    assert!(!error.contains("guidance") && !error.contains("%json"), "{error}");
     let error = grammars.regex("ab").unwrap().accept(id('x')).unwrap_err();
     assert!(matches!(error, Error::Stuck(_)) && error.to_string().contains("allows no token"), "{error}");
 }

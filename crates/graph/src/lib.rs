@@ -25,6 +25,7 @@
 //!     max_pages: 1,
 //!     cache: CacheParams { key: DType::F16, value: DType::F16, page_len: 64, pages: vec![] },
 //!     participation: Participation::cpu_only(),
+//!     head: true,
 //!     fuse_qkv: false,
 //!     fuse_ffn: false,
 //! };

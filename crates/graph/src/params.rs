@@ -12,6 +12,9 @@ pub struct GraphParams {
     pub tokens: usize,
     /// Rows for which logits are wanted; the graph shrinks to them after the last attention.
     pub outputs: usize,
+    /// Build the output head: the rows that are wanted are logits. Without it they are the hidden states after the last
+    /// norm, of which embeddings are made.
+    pub head: bool,
     /// Sequences in the batch.
     pub sequences: usize,
     /// Columns of the page tables: the most pages that a sequence can have.

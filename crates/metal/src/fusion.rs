@@ -114,6 +114,7 @@ mod tests {
             max_pages: 1,
             cache: CacheParams { key: DType::F32, value: DType::F32, page_len: 16, pages: vec![1] },
             participation: Participation::cpu_only(),
+            head: true,
             fuse_qkv: false,
             fuse_ffn: false,
         };

@@ -103,8 +103,8 @@ impl Model {
         &self.transformer
     }
 
-    /// Builds the graph of one forward pass. Its outputs are the logits `[outputs, vocabulary]`, or nothing when no
-    /// outputs are asked for.
+    /// Builds the graph of one forward pass. Its outputs are the logits `[outputs, vocabulary]`, or without the head the
+    /// hidden states `[outputs, hidden_size]`, or nothing when no outputs are asked for.
     pub fn graph(&self, params: &GraphParams) -> Result<Graph, GraphError> {
         self.transformer.graph(params)
     }

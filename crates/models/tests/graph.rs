@@ -18,6 +18,7 @@ fn params(tokens: usize, outputs: usize) -> GraphParams {
         max_pages: 2,
         cache: CacheParams { key: DType::F32, value: DType::F32, page_len: 4, pages: vec![2] },
         participation: Participation::cpu_only(),
+        head: true,
         fuse_qkv: false,
         fuse_ffn: false,
     }

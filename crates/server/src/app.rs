@@ -1,12 +1,13 @@
 //! The routes, and what stands before all of them.
 
-use crate::error::ApiError;
+use crate::error::{ApiError, Reason};
 use crate::http::{blocking, json, read_json, unique, with_type};
 use crate::metrics::Metrics;
 use crate::model::Model;
 use crate::reply::{Kind, Reply};
+use crate::responses::{ResponseReply, Store};
 use crate::run::Run;
-use crate::{chat, completions, inspect, origin};
+use crate::{chat, completions, embeddings, inspect, origin, responses};
 use axum::body::Body;
 use axum::extract::{Path, Request, State};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, Response, StatusCode, header};
@@ -36,6 +37,8 @@ pub struct App {
     pub idle: Notify,
     /// Turning text into tokens takes processors from everything else: so many at a time.
     preparing: Semaphore,
+    /// The latest responses.
+    pub responses: Store,
 }
 
 /// Counts a request that is being answered, until its response has been sent.
@@ -72,6 +75,7 @@ impl App {
             in_flight: AtomicUsize::new(0),
             idle: Notify::new(),
             preparing: Semaphore::new(std::thread::available_parallelism().map_or(1, usize::from)),
+            responses: Store::default(),
         }
     }
 
@@ -119,6 +123,9 @@ pub fn router(app: &Arc<App>) -> Router {
         .route("/openapi.json", get(openapi))
         .route("/v1/chat/completions", post(chat_completions))
         .route("/v1/completions", post(text_completions))
+        .route("/v1/embeddings", post(embeddings))
+        .route("/v1/responses", post(create_response))
+        .route("/v1/responses/{id}", get(response).delete(delete_response))
         .route("/v1/models", get(models))
         .route("/v1/models/{*name}", get(model))
         .route("/health", get(health))
@@ -158,6 +165,56 @@ async fn text_completions(
     let reply = Reply::new(Kind::Text(echoes), model, &params, requests.len(), tokens);
     let run = Run::start(&app, &model.engine, requests, reply, "prompt")?;
     if params.stream { Ok(run.stream()) } else { run.whole().await }
+}
+
+async fn create_response(
+    State(app): State<Arc<App>>,
+    Extension(id): Extension<RequestId>,
+    request: Request,
+) -> Result {
+    let shared = Arc::clone(&app);
+    let read = move |body, model: &Model| responses::read(body, model, &shared.responses);
+    let (request, params, prompt, asked) = prepare(&app, request, read).await?;
+    let model = app.accepting()?;
+    let request = engine::Request { name: id.0, ..request };
+    let reply = ResponseReply::new(&app, asked, prompt.reading, model, request.prompt.len());
+    let run = Run::start(&app, &model.engine, vec![request], reply, "input")?;
+    if params.stream { Ok(run.stream()) } else { run.whole().await }
+}
+
+async fn response(State(app): State<Arc<App>>, Path(id): Path<String>) -> Result {
+    match app.responses.response(&id) {
+        Some(response) => Ok(json(StatusCode::OK, &response)),
+        None => Err(no_such_response(&id)),
+    }
+}
+
+async fn delete_response(State(app): State<Arc<App>>, Path(id): Path<String>) -> Result {
+    if !app.responses.remove(&id) {
+        return Err(no_such_response(&id));
+    }
+    Ok(json(StatusCode::OK, &json!({"id": id, "object": "response", "deleted": true})))
+}
+
+fn no_such_response(id: &str) -> ApiError {
+    let message = format!("Response with id '{id}' not found.");
+    ApiError::new(StatusCode::NOT_FOUND, Some("response_not_found"), message)
+}
+
+async fn embeddings(
+    State(app): State<Arc<App>>,
+    Extension(id): Extension<RequestId>,
+    request: Request,
+) -> Result {
+    let (request, wanted) = prepare(&app, request, embeddings::read).await?;
+    let model = app.accepting()?;
+    let request = engine::EmbedRequest { name: id.0, ..request };
+    let _in_flight = InFlight::new(&app);
+    let vectors = embeddings::compute(&model.engine, request, app.options.request_timeout).await?;
+    let shared = Arc::clone(&app);
+    // Thousands of vectors take a while to write down.
+    let body = blocking(move || Ok(embeddings::answer(vectors, &wanted, shared.model()?))).await??;
+    Ok(json(StatusCode::OK, &body))
 }
 
 /// Reads a request's body and makes of it what takes long.
@@ -261,6 +318,8 @@ async fn gate(State(app): State<Arc<App>>, mut request: Request, next: Next) -> 
         headers.insert(HeaderName::from_static("x-request-id"), value);
     }
     let status = response.status();
+    // What a client sent may be part of it, and as long.
+    let reason = response.extensions().get::<Reason>().map(|Reason(reason)| limited(reason));
     app.metrics.response(&path, status);
     let seconds = start.elapsed().as_secs_f64();
     // Probes come every few seconds and would drown everything else.
@@ -275,10 +334,16 @@ async fn gate(State(app): State<Arc<App>>, mut request: Request, next: Next) -> 
             status = status.as_u16(),
             // Until the headers, where the answer is streamed.
             seconds,
+            reason,
             "request"
         );
     }
     response
+}
+
+/// The beginning of a text.
+fn limited(text: &str) -> &str {
+    text.char_indices().nth(300).map_or(text, |(end, _)| &text[..end])
 }
 
 /// The name that the client or a router has given it, or else one of ours.

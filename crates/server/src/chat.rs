@@ -62,12 +62,18 @@ pub fn read(body: Value, model: &Model) -> Result<(Request, Params, Prompt)> {
     params.options.logprobs = logprobs(&mut fields)?;
     let prompt = prompt(&mut fields, model)?;
     fields.finish(&IGNORED)?;
+    let request = request(&prompt, &params, model)?;
+    Ok((request, params, prompt))
+}
+
+/// The request to the engine.
+pub fn request(prompt: &Prompt, params: &Params, model: &Model) -> Result<Request> {
     let constraint = prompt.constraint(model)?;
     let ids = model.format(prompt.tools.definitions.is_some()).map(|format| format.encode(&prompt.rendered));
     let mut request = Request::new(ids.unwrap_or_default(), params.options.clone());
     request.choices = params.choices;
     request.constraint = constraint;
-    Ok((request, params, prompt))
+    Ok(request)
 }
 
 /// Reads a request that is only to be rendered.
@@ -97,7 +103,7 @@ fn logprobs(fields: &mut Fields) -> Result<Option<usize>> {
 }
 
 /// Reads the fields that make the prompt, and renders it.
-fn prompt(fields: &mut Fields, model: &Model) -> Result<Prompt> {
+pub fn prompt(fields: &mut Fields, model: &Model) -> Result<Prompt> {
     let messages = fields.array("messages")?;
     let messages = fields.required("messages", messages)?;
     if messages.is_empty() || messages.len() > MAX_MESSAGES {
@@ -269,10 +275,15 @@ fn message_of(message: Value, index: usize, developer: bool) -> Result<Value> {
     Ok(Value::Object(result))
 }
 
+/// What a message says.
+pub fn content(fields: &mut Fields) -> Result<Option<String>> {
+    text(fields, "content")
+}
+
 /// A text, or the texts of a list of parts.
-fn content(fields: &mut Fields) -> Result<Option<String>> {
-    let name = fields.name("content");
-    match fields.value("content") {
+pub fn text(fields: &mut Fields, field: &str) -> Result<Option<String>> {
+    let name = fields.name(field);
+    match fields.value(field) {
         None => Ok(None),
         Some(Value::String(text)) => Ok(Some(text)),
         Some(Value::Array(parts)) => {
@@ -281,7 +292,7 @@ fn content(fields: &mut Fields) -> Result<Option<String>> {
                 let mut part = Fields::new(part, format!("{name}[{index}]"))?;
                 let kind = part.string("type")?;
                 let kind = part.required("type", kind)?;
-                if !matches!(&*kind, "text" | "input_text" | "output_text") {
+                if !matches!(&*kind, "text" | "input_text" | "output_text" | "reasoning_text") {
                     let message = format!(
                         "Invalid '{name}[{index}].type': this model takes text alone, but got '{kind}'."
                     );

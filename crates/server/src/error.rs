@@ -140,9 +140,14 @@ impl ApiError {
     }
 }
 
+/// Why a response is an error: for the log.
+#[derive(Clone, Debug)]
+pub struct Reason(pub String);
+
 impl IntoResponse for ApiError {
     fn into_response(self) -> Response<Body> {
         let mut response = crate::http::json(self.status, &self.body());
+        response.extensions_mut().insert(Reason(self.message));
         if let Some(seconds) = self.retry_after {
             response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(seconds));
         }

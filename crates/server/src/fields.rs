@@ -35,7 +35,8 @@ impl Fields {
 
     /// A field of any type.
     pub fn value(&mut self, field: &str) -> Option<Value> {
-        self.map.remove(field).filter(|value| !value.is_null())
+        // The order of the others stays: what is left may go into a prompt.
+        self.map.shift_remove(field).filter(|value| !value.is_null())
     }
 
     /// A text.
@@ -191,6 +192,14 @@ mod tests {
         assert_eq!(fields.bool("e"), Ok(Some(true)));
         assert_eq!(fields.count("f", 0..=9), Ok(Some(2)));
         assert_eq!(fields.finish(&[]), Ok(()));
+    }
+
+    #[test]
+    fn what_is_left_keeps_its_order() {
+        let mut fields = fields(json!({"type": "function", "name": "f", "description": "d", "strict": true}));
+        fields.string("type").unwrap();
+        let left = fields.into_value().to_string();
+        assert_eq!(left, r#"{"name":"f","description":"d","strict":true}"#);
     }
 
     #[test]

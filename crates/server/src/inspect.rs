@@ -27,6 +27,8 @@ pub fn model(model: &Model) -> Value {
             "vocabulary": model.tokenizer().vocab_size(),
             "trained_context": model.trained_context,
             "aliases": model.aliases,
+            "embedding_size": model.embedding_size,
+            "pooling": model.pooling.as_ref().ok().map(|pooling| pooling.name()),
         },
     })
 }
@@ -54,7 +56,11 @@ pub fn slots(model: &Model) -> Value {
         json!({
             "request": slot.name,
             "choice": slot.choice,
-            "state": match slot.phase { Phase::Prefill => "prefill", Phase::Decode => "decode" },
+            "state": match slot.phase {
+                Phase::Prefill => "prefill",
+                Phase::Decode => "decode",
+                Phase::Embed => "embed",
+            },
             "prompt_tokens": slot.prompt_tokens,
             "cached_tokens": slot.cached_tokens,
             "generated_tokens": slot.generated_tokens,

@@ -24,6 +24,7 @@
 mod app;
 mod chat;
 mod completions;
+mod embeddings;
 mod error;
 mod fields;
 mod http;
@@ -35,6 +36,7 @@ mod model;
 mod origin;
 mod params;
 mod reply;
+mod responses;
 mod run;
 mod splitter;
 mod tools;

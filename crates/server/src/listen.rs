@@ -116,6 +116,13 @@ impl Server {
     /// Takes a model into service. Only the first one is.
     pub fn ready(&self, model: Model) {
         let (name, device, line) = (model.name.clone(), model.device.clone(), model.cache_line());
+        if model.format(false).is_none() {
+            tracing::warn!(
+                model = name,
+                "the model has no chat template: only /v1/completions and /v1/embeddings are answered; --template \
+                 FILE gives it one"
+            );
+        }
         self.app.set_model(model);
         tracing::info!(model = name, device, "{line}");
         tracing::info!("ready: a page to chat at http://{}/, the API at http://{0}/v1", self.address);

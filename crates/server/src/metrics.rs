@@ -12,12 +12,14 @@ use std::time::{Duration, Instant};
 const SECONDS: [f64; 14] = [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0];
 
 /// Routes that are told apart; whatever else is asked for is one class, since anybody can make up paths.
-const ROUTES: [&str; 11] = [
+const ROUTES: [&str; 13] = [
     "/",
     "/openapi.json",
     "/v1/chat/completions",
     "/v1/completions",
+    "/v1/embeddings",
     "/v1/models",
+    "/v1/responses",
     "/health",
     "/metrics",
     "/slots",
@@ -175,6 +177,7 @@ fn engine(out: &mut String, model: &Model) {
         ("smelt_prompt_tokens_total", "Prompt tokens, cached ones too.", stats.prompt_tokens),
         ("smelt_cached_prompt_tokens_total", "Prompt tokens taken from the cache.", stats.cached_tokens),
         ("smelt_generated_tokens_total", "Tokens generated.", stats.generated_tokens),
+        ("smelt_embedded_tokens_total", "Tokens of texts that became vectors.", stats.embedded_tokens),
         ("smelt_preemptions_total", "Sequences that gave their pages back for others.", stats.preemptions),
         ("smelt_drafted_tokens_total", "Tokens guessed by prompt lookup.", stats.drafted_tokens),
         ("smelt_accepted_tokens_total", "Guessed tokens that were right.", stats.accepted_tokens),

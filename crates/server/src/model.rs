@@ -3,7 +3,7 @@
 use crate::error::Error;
 use crate::tools::ToolSyntax;
 use chat_format::ChatFormat;
-use engine::{BatchEngine, BatchOptions, Engine, MemoryUse};
+use engine::{BatchEngine, BatchOptions, Engine, MemoryUse, Pooling};
 use grammar::Grammars;
 use std::sync::{Arc, OnceLock};
 use tokenizer::Tokenizer;
@@ -21,6 +21,10 @@ pub struct Model {
     pub(crate) tool_format: Option<ChatFormat>,
     pub(crate) architecture: &'static str,
     pub(crate) trained_context: usize,
+    /// How texts become vectors, or why they do not.
+    pub(crate) pooling: Result<Pooling, String>,
+    /// Columns of a vector.
+    pub(crate) embedding_size: usize,
     pub(crate) device: String,
     pub(crate) memory: MemoryUse,
     pub(crate) created: u64,
@@ -65,6 +69,8 @@ impl Model {
             aliases: options.aliases,
             architecture: engine.model().architecture(),
             trained_context: engine.model().context_length(),
+            pooling: Pooling::of_model(metadata).map_err(|error| error.to_string()),
+            embedding_size: engine.model().hidden_size(),
             device: engine.device().to_owned(),
             memory: engine.memory(),
             engine: BatchEngine::start(engine, options.batch).map_err(Error::Engine)?,

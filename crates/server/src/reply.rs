@@ -13,6 +13,30 @@ use serde_json::{Map, Value, json};
 use std::sync::Arc;
 use tokenizer::Tokenizer;
 
+/// Puts the engine's events together to the body of a response.
+pub trait Assemble: Send {
+    /// Takes an event of a prompt: the chunks that it makes.
+    fn event(&mut self, prompt: usize, event: BatchEvent) -> Result<Vec<Value>, ApiError>;
+
+    /// Whether all answers have ended.
+    fn is_done(&self) -> bool;
+
+    /// Tokens of the answers so far.
+    fn completion_tokens(&self) -> usize;
+
+    /// The chunks after all answers have ended.
+    fn last_chunks(&mut self) -> Vec<Value>;
+
+    /// The chunks that end a stream where it cannot go on.
+    fn error_chunks(&mut self, error: &ApiError) -> Vec<Value>;
+
+    /// Whether chunks have types that are named beside them. The others end with a line that says so.
+    fn names_events(&self) -> bool;
+
+    /// The answer as a whole.
+    fn whole(self: Box<Self>) -> Value;
+}
+
 /// The kind of completion.
 #[derive(Debug)]
 pub enum Kind {
@@ -99,93 +123,6 @@ impl Reply {
             cached_tokens: 0,
             completion_tokens: 0,
         }
-    }
-
-    /// Whether all answers have ended.
-    pub fn is_done(&self) -> bool {
-        self.choices.iter().all(|choice| choice.finish.is_some())
-    }
-
-    /// Tokens of the answers so far.
-    pub fn completion_tokens(&self) -> usize {
-        self.completion_tokens
-    }
-
-    /// Takes an event of a prompt: the chunks that it makes.
-    pub fn event(&mut self, prompt: usize, event: BatchEvent) -> Result<Vec<Value>, ApiError> {
-        let field = if matches!(self.kind, Kind::Chat(_)) { "messages" } else { "prompt" };
-        match event {
-            BatchEvent::Started { cached_tokens } => {
-                self.cached_tokens += cached_tokens;
-                Ok(Vec::new())
-            }
-            BatchEvent::Token { choice, token, text } => {
-                self.completion_tokens += 1;
-                let index = prompt * self.per_prompt + choice;
-                let is_end = self.tokenizer.is_end_of_generation(token.id) && !self.ignore_end;
-                if self.logprobs && !is_end {
-                    let entry = match self.kind {
-                        Kind::Chat(_) => self.chat_logprob(&token),
-                        Kind::Text(_) => self.text_logprob(&token, self.choices[index].offset),
-                    };
-                    self.choices[index].logprobs.push(entry);
-                }
-                self.choices[index].offset += text.chars().count();
-                Ok(self.text(index, &text, None))
-            }
-            BatchEvent::Finished { choice, text, reason } => {
-                let index = prompt * self.per_prompt + choice;
-                Ok(self.text(index, &text, Some(reason)))
-            }
-            BatchEvent::Failed(error) => Err(ApiError::engine(&error, field)),
-        }
-    }
-
-    /// The chunk after the last one, where it is wanted.
-    pub fn usage_chunk(&self) -> Option<Value> {
-        self.include_usage.then(|| {
-            let mut chunk = self.frame(true);
-            chunk.insert("choices".into(), json!([]));
-            chunk.insert("usage".into(), self.usage());
-            Value::Object(chunk)
-        })
-    }
-
-    /// The answer as a whole.
-    pub fn whole(self) -> Value {
-        let mut body = self.frame(false);
-        body.insert("usage".into(), self.usage());
-        let logprobs = self.logprobs;
-        let choices = self.choices.into_iter().enumerate().map(|(index, choice)| {
-            if choice.splitter.is_none() {
-                let logprobs = if logprobs { text_logprobs(&choice.logprobs) } else { Value::Null };
-                return json!({
-                    "index": index, "text": choice.content, "logprobs": logprobs,
-                    "finish_reason": choice.finish,
-                });
-            }
-            let mut message = Map::new();
-            message.insert("role".into(), "assistant".into());
-            let silent = choice.content.is_empty() && !choice.calls.is_empty();
-            message.insert("content".into(), if silent { Value::Null } else { choice.content.into() });
-            message.insert("refusal".into(), Value::Null);
-            if !choice.reasoning.is_empty() {
-                message.insert("reasoning_content".into(), choice.reasoning.into());
-            }
-            if !choice.calls.is_empty() {
-                let calls = choice.calls.into_iter().map(|call| {
-                    json!({
-                        "id": call.id, "type": "function",
-                        "function": {"name": call.name, "arguments": call.arguments},
-                    })
-                });
-                message.insert("tool_calls".into(), calls.collect());
-            }
-            let logprobs = if logprobs { chat_logprobs(&choice.logprobs) } else { Value::Null };
-            json!({"index": index, "message": message, "logprobs": logprobs, "finish_reason": choice.finish})
-        });
-        body.insert("choices".into(), choices.collect());
-        Value::Object(body)
     }
 
     /// Text of an answer, and whether it is the last.
@@ -306,16 +243,6 @@ impl Reply {
         })
     }
 
-    fn chat_logprob(&self, token: &Token) -> Value {
-        let entry = |id: u32, logprob: f64| {
-            let bytes = self.tokenizer.token_bytes(id);
-            json!({"token": token_text(&self.tokenizer, id), "logprob": finite(logprob), "bytes": bytes})
-        };
-        let mut result = entry(token.id, token.logprob.unwrap_or(f64::NEG_INFINITY));
-        result["top_logprobs"] = token.top.iter().map(|top| entry(top.id, top.log_prob)).collect();
-        result
-    }
-
     fn text_logprob(&self, token: &Token, offset: usize) -> Value {
         let top =
             token.top.iter().map(|top| (token_text(&self.tokenizer, top.id), finite(top.log_prob).into()));
@@ -326,6 +253,111 @@ impl Reply {
             "offset": offset,
         })
     }
+}
+
+impl Assemble for Reply {
+    fn is_done(&self) -> bool {
+        self.choices.iter().all(|choice| choice.finish.is_some())
+    }
+
+    fn completion_tokens(&self) -> usize {
+        self.completion_tokens
+    }
+
+    fn event(&mut self, prompt: usize, event: BatchEvent) -> Result<Vec<Value>, ApiError> {
+        let field = if matches!(self.kind, Kind::Chat(_)) { "messages" } else { "prompt" };
+        match event {
+            BatchEvent::Started { cached_tokens } => {
+                self.cached_tokens += cached_tokens;
+                Ok(Vec::new())
+            }
+            BatchEvent::Token { choice, token, text } => {
+                self.completion_tokens += 1;
+                let index = prompt * self.per_prompt + choice;
+                let is_end = self.tokenizer.is_end_of_generation(token.id) && !self.ignore_end;
+                if self.logprobs && !is_end {
+                    let entry = match self.kind {
+                        Kind::Chat(_) => chat_logprob(&self.tokenizer, &token),
+                        Kind::Text(_) => self.text_logprob(&token, self.choices[index].offset),
+                    };
+                    self.choices[index].logprobs.push(entry);
+                }
+                self.choices[index].offset += text.chars().count();
+                Ok(self.text(index, &text, None))
+            }
+            BatchEvent::Finished { choice, text, reason } => {
+                let index = prompt * self.per_prompt + choice;
+                Ok(self.text(index, &text, Some(reason)))
+            }
+            BatchEvent::Failed(error) => Err(ApiError::engine(&error, field)),
+        }
+    }
+
+    /// The usage, where it is wanted.
+    fn last_chunks(&mut self) -> Vec<Value> {
+        if !self.include_usage {
+            return Vec::new();
+        }
+        let mut chunk = self.frame(true);
+        chunk.insert("choices".into(), json!([]));
+        chunk.insert("usage".into(), self.usage());
+        vec![Value::Object(chunk)]
+    }
+
+    fn error_chunks(&mut self, error: &ApiError) -> Vec<Value> {
+        vec![error.body()]
+    }
+
+    fn names_events(&self) -> bool {
+        false
+    }
+
+    fn whole(self: Box<Self>) -> Value {
+        let mut body = self.frame(false);
+        body.insert("usage".into(), self.usage());
+        let logprobs = self.logprobs;
+        let choices = self.choices.into_iter().enumerate().map(|(index, choice)| {
+            if choice.splitter.is_none() {
+                let logprobs = if logprobs { text_logprobs(&choice.logprobs) } else { Value::Null };
+                return json!({
+                    "index": index, "text": choice.content, "logprobs": logprobs,
+                    "finish_reason": choice.finish,
+                });
+            }
+            let mut message = Map::new();
+            message.insert("role".into(), "assistant".into());
+            let silent = choice.content.is_empty() && !choice.calls.is_empty();
+            message.insert("content".into(), if silent { Value::Null } else { choice.content.into() });
+            message.insert("refusal".into(), Value::Null);
+            if !choice.reasoning.is_empty() {
+                message.insert("reasoning_content".into(), choice.reasoning.into());
+            }
+            if !choice.calls.is_empty() {
+                let calls = choice.calls.into_iter().map(|call| {
+                    json!({
+                        "id": call.id, "type": "function",
+                        "function": {"name": call.name, "arguments": call.arguments},
+                    })
+                });
+                message.insert("tool_calls".into(), calls.collect());
+            }
+            let logprobs = if logprobs { chat_logprobs(&choice.logprobs) } else { Value::Null };
+            json!({"index": index, "message": message, "logprobs": logprobs, "finish_reason": choice.finish})
+        });
+        body.insert("choices".into(), choices.collect());
+        Value::Object(body)
+    }
+}
+
+/// An entry of the log-probabilities of an answer in a conversation.
+pub fn chat_logprob(tokenizer: &Tokenizer, token: &Token) -> Value {
+    let entry = |id: u32, logprob: f64| {
+        let bytes = tokenizer.token_bytes(id);
+        json!({"token": token_text(tokenizer, id), "logprob": finite(logprob), "bytes": bytes})
+    };
+    let mut result = entry(token.id, token.logprob.unwrap_or(f64::NEG_INFINITY));
+    result["top_logprobs"] = token.top.iter().map(|top| entry(top.id, top.log_prob)).collect();
+    result
 }
 
 /// JSON has no infinity; this is what OpenAI's API has in its place.

@@ -3,7 +3,7 @@
 use crate::app::{App, InFlight};
 use crate::error::ApiError;
 use crate::metrics::Timer;
-use crate::reply::Reply;
+use crate::reply::Assemble;
 use axum::body::{Body, Bytes};
 use axum::http::{HeaderValue, Response, StatusCode, header};
 use engine::{BatchEngine, BatchEvent, Request, RequestHandle};
@@ -30,7 +30,7 @@ pub struct Run {
     // Events wait here for slow readers. There are no more of them than tokens, and the engine does not wait.
     receiver: UnboundedReceiver<(usize, BatchEvent)>,
     _handles: Vec<RequestHandle>,
-    reply: Reply,
+    reply: Box<dyn Assemble>,
     deadline: Pin<Box<Sleep>>,
     limit: Duration,
     timer: Timer,
@@ -43,7 +43,7 @@ impl Run {
         app: &Arc<App>,
         engine: &BatchEngine,
         requests: Vec<Request>,
-        reply: Reply,
+        reply: impl Assemble + 'static,
         field: &str,
     ) -> Result<Run, ApiError> {
         let (sender, receiver) = unbounded_channel();
@@ -60,7 +60,7 @@ impl Run {
         Ok(Run {
             receiver,
             _handles: handles,
-            reply,
+            reply: Box::new(reply),
             deadline: Box::pin(sleep(limit)),
             limit,
             timer: Timer::start(Arc::clone(app)),
@@ -87,6 +87,22 @@ impl Run {
         // nginx would otherwise collect the tokens.
         headers.insert("x-accel-buffering", HeaderValue::from_static("no"));
         response
+    }
+
+    /// Writes chunks as server-sent events.
+    fn push(&self, out: &mut String, chunks: &[Value]) {
+        for chunk in chunks {
+            if self.reply.names_events()
+                && let Some(name) = chunk["type"].as_str()
+            {
+                out.push_str("event: ");
+                out.push_str(name);
+                out.push('\n');
+            }
+            out.push_str("data: ");
+            out.push_str(&chunk.to_string());
+            out.push_str("\n\n");
+        }
     }
 
     /// The chunks of the next event.
@@ -137,20 +153,24 @@ impl Stream for Sse {
             match run.poll_chunks(context) {
                 Poll::Pending => break,
                 Poll::Ready(Ok(chunks)) => {
-                    chunks.iter().for_each(|chunk| push(&mut out, chunk));
+                    run.push(&mut out, &chunks);
                     if run.reply.is_done() {
-                        run.reply.usage_chunk().iter().for_each(|chunk| push(&mut out, chunk));
+                        let chunks = run.reply.last_chunks();
+                        run.push(&mut out, &chunks);
                         last = true;
                     }
                 }
                 Poll::Ready(Err(error)) => {
-                    push(&mut out, &error.body());
+                    let chunks = run.reply.error_chunks(&error);
+                    run.push(&mut out, &chunks);
                     last = true;
                 }
             }
         }
         if last {
-            out.push_str("data: [DONE]\n\n");
+            if !run.reply.names_events() {
+                out.push_str("data: [DONE]\n\n");
+            }
             this.run = None;
         }
         if this.keep_alive.poll_tick(context).is_ready() && out.is_empty() {
@@ -159,10 +179,4 @@ impl Stream for Sse {
         }
         if out.is_empty() { Poll::Pending } else { Poll::Ready(Some(Ok(out.into()))) }
     }
-}
-
-fn push(out: &mut String, chunk: &Value) {
-    out.push_str("data: ");
-    out.push_str(&chunk.to_string());
-    out.push_str("\n\n");
 }

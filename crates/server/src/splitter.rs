@@ -57,6 +57,11 @@ impl Splitter {
         self.calls
     }
 
+    /// Whether reasoning is under way.
+    pub fn is_reasoning(&self) -> bool {
+        matches!(self.state, State::Begin | State::Reasoning)
+    }
+
     /// Takes text.
     pub fn push(&mut self, text: &str) -> Vec<Piece> {
         self.held.push_str(text);

@@ -2,7 +2,7 @@
 
 use crate::error::ApiError;
 use crate::fields::Fields;
-use grammar::json_rule;
+use grammar::{check_schema, json_rule};
 use serde_json::{Value, json};
 
 type Result<T> = std::result::Result<T, ApiError>;
@@ -101,18 +101,20 @@ impl Tools {
                 }
             };
         }
-        let wanted: Option<Vec<&Tool>> = match &choice {
+        let wanted: Option<Vec<(usize, &Tool)>> = match &choice {
             None => None,
             Some(Value::String(choice)) if choice == "auto" => None,
             // Without definitions, the model does not know that it could call anything.
             Some(Value::String(choice)) if choice == "none" => return Ok(Tools::default()),
-            Some(Value::String(choice)) if choice == "required" => Some(tools.iter().collect()),
+            Some(Value::String(choice)) if choice == "required" => Some(tools.iter().enumerate().collect()),
             Some(choice) => Some(vec![named(choice, &tools)?]),
         };
         let Some(syntax) = syntax else {
             let message = "Invalid 'tools': this model's chat template has no place for tools.";
             return Err(ApiError::field("tools", "unsupported_value", message));
         };
+        let wanted = wanted.map(|tools| tools.into_iter().map(enforceable).collect::<Result<Vec<_>>>());
+        let wanted = wanted.transpose()?;
         Ok(Tools {
             definitions: Some(Value::Array(definitions.clone())),
             grammar: wanted.map(|tools| syntax.grammar(&tools)),
@@ -151,15 +153,24 @@ fn read_tool(index: usize, tool: &Value) -> Result<Tool> {
     Ok(Tool { name, parameters })
 }
 
+/// A tool whose arguments must follow its schema, if that can be seen to.
+fn enforceable((index, tool): (usize, &Tool)) -> Result<&Tool> {
+    check_schema(&tool.parameters).map_err(|error| {
+        let field = format!("tools[{index}].function.parameters");
+        ApiError::field(&*field, "invalid_value", format!("Invalid '{field}': {error}."))
+    })?;
+    Ok(tool)
+}
+
 /// The tool that `tool_choice` names.
-fn named<'a>(choice: &Value, tools: &'a [Tool]) -> Result<&'a Tool> {
+fn named<'a>(choice: &Value, tools: &'a [Tool]) -> Result<(usize, &'a Tool)> {
     let name = choice.pointer("/function/name").and_then(Value::as_str);
     let Some(name) = name else {
         let message =
             "Invalid 'tool_choice': expected 'none', 'auto', 'required', or an object that names a function.";
         return Err(ApiError::field("tool_choice", "invalid_value", message));
     };
-    tools.iter().find(|tool| tool.name == name).ok_or_else(|| {
+    tools.iter().enumerate().find(|(_, tool)| tool.name == name).ok_or_else(|| {
         let message = format!("Invalid 'tool_choice': there is no function '{name}' in 'tools'.");
         ApiError::field("tool_choice", "invalid_value", message)
     })
@@ -345,6 +356,11 @@ mod tests {
             (json!({"tools": [tool], "tool_choice": {"function": {"name": "g"}}}), "tool_choice"),
             (json!({"tools": [tool], "tool_choice": "maybe"}), "tool_choice"),
             (json!({"tool_choice": "required"}), "tool_choice"),
+            (
+                json!({"tools": [{"type": "function", "function": {"name": "f", "parameters": {"not": {}}}}],
+                       "tool_choice": "required"}),
+                "tools[0].function.parameters",
+            ),
         ] {
             assert_eq!(read(request.clone()).unwrap_err().param.as_deref(), Some(param), "{request}");
         }

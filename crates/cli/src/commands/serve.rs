@@ -18,6 +18,8 @@ pub fn run(args: &ServeArgs, output: &Output) -> Result<()> {
         LogArg::Json => LogFormat::Json,
     });
     let template = args.template.as_deref().map(input::file).transpose()?;
+    let batch = batch_options(&args.batching);
+    batch.validate()?;
     // Before the model: whoever starts it learns at once that the port is taken, and probes that it is loading.
     let server = Server::bind(listen_options(&args.listen))?;
     let path = load::resolve(&args.model, output)?;
@@ -28,7 +30,7 @@ pub fn run(args: &ServeArgs, output: &Output) -> Result<()> {
         name: names.next().unwrap_or_default(),
         aliases: names.collect(),
         template,
-        batch: batch_options(&args.batching),
+        batch,
     };
     server.ready(Model::new(engine, options)?);
     // Ctrl-C is the server's: the first one lets answers end.

@@ -1,8 +1,8 @@
 //! The handle on the engine's thread.
 
-use super::events::{BatchEvent, Events, Request, RequestHandle, Sink};
+use super::events::{BatchEvent, EmbedRequest, EmbedSink, Events, Request, RequestHandle, Sink};
 use super::stats::Stats;
-use super::worker::{Submission, Worker};
+use super::worker::{Submission, Work, Worker};
 use crate::{Engine, Error};
 use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -30,6 +30,26 @@ pub struct BatchOptions {
 impl Default for BatchOptions {
     fn default() -> BatchOptions {
         BatchOptions { parallel: 32, batch_tokens: 256, queue: 256, prefix_cache: true, lookup_tokens: 0 }
+    }
+}
+
+impl BatchOptions {
+    /// Checks that the options are in range, as far as that can be known without a model.
+    ///
+    /// # Errors
+    /// [`Error::Option`].
+    pub fn validate(&self) -> Result<(), Error> {
+        let in_range = |name, value: usize, least: usize, most: usize| {
+            if (least..=most).contains(&value) {
+                Ok(())
+            } else {
+                let message = format!("expected {least} to {most}, found {value}");
+                Err(Error::Option { name, message })
+            }
+        };
+        in_range("sequences at a time", self.parallel, 1, 1 << 12)?;
+        in_range("tokens of a step", self.batch_tokens, 1, usize::MAX)?;
+        in_range("guessed tokens", self.lookup_tokens, 0, 64)
     }
 }
 
@@ -93,17 +113,7 @@ impl BatchEngine {
     /// # Errors
     /// [`Error::Option`] for options out of range, [`Error::Stopped`] if there is no thread to be had.
     pub fn start(engine: Engine, options: BatchOptions) -> Result<BatchEngine, Error> {
-        let in_range = |name, value: usize, least: usize, most: usize| {
-            if (least..=most).contains(&value) {
-                Ok(())
-            } else {
-                let message = format!("expected {least} to {most}, found {value}");
-                Err(Error::Option { name, message })
-            }
-        };
-        in_range("sequences at a time", options.parallel, 1, 1 << 12)?;
-        in_range("tokens of a step", options.batch_tokens, 1, usize::MAX)?;
-        in_range("guessed tokens", options.lookup_tokens, 0, 64)?;
+        options.validate()?;
         let batch_tokens = options.batch_tokens.min(engine.batch_size);
         let options = BatchOptions { batch_tokens, ..options };
         let shared = Arc::new(Shared::default());
@@ -147,19 +157,7 @@ impl BatchEngine {
     /// [`Error::Option`] for what can never be done, [`Error::Busy`] if too many wait, [`Error::Stopped`] after a
     /// device has failed.
     pub fn submit(&self, request: Request, sink: Sink) -> Result<RequestHandle, Error> {
-        if let Some(reason) = self.stopped() {
-            return Err(Error::Stopped { reason });
-        }
-        if request.prompt.is_empty() {
-            return Err(Error::EmptyPrompt);
-        }
-        if request.prompt.len() > self.context {
-            return Err(Error::ContextExceeded { tokens: request.prompt.len(), context: self.context });
-        }
-        if let Some(&token) = request.prompt.iter().find(|&&id| id as usize >= self.tokenizer.vocab_size()) {
-            let message = format!("expected ids below {}, found {token}", self.tokenizer.vocab_size());
-            return Err(Error::Option { name: "prompt", message });
-        }
+        self.check_prompt(&request.prompt)?;
         request.options.sampler.validate()?;
         if request.options.prompt_logprobs.is_some() {
             let message = "not available when batching".to_owned();
@@ -170,6 +168,40 @@ impl BatchEngine {
             let message = format!("expected 1 to {}, found {choices}", self.options.parallel);
             return Err(Error::Option { name: "choices", message });
         }
+        self.send(choices, Work::Generate(request, sink))
+    }
+
+    /// Turns texts into vectors; they go to `sink`, all at once. The request lives as long as the handle.
+    ///
+    /// # Errors
+    /// As for [`submit`](BatchEngine::submit).
+    pub fn embed(&self, request: EmbedRequest, sink: EmbedSink) -> Result<RequestHandle, Error> {
+        if request.inputs.is_empty() {
+            return Err(Error::EmptyPrompt);
+        }
+        request.inputs.iter().try_for_each(|input| self.check_prompt(input))?;
+        self.send(1, Work::Embed(request, sink))
+    }
+
+    fn check_prompt(&self, prompt: &[u32]) -> Result<(), Error> {
+        if let Some(reason) = self.stopped() {
+            return Err(Error::Stopped { reason });
+        }
+        if prompt.is_empty() {
+            return Err(Error::EmptyPrompt);
+        }
+        if prompt.len() > self.context {
+            return Err(Error::ContextExceeded { tokens: prompt.len(), context: self.context });
+        }
+        if let Some(&token) = prompt.iter().find(|&&id| id as usize >= self.tokenizer.vocab_size()) {
+            let message = format!("expected ids below {}, found {token}", self.tokenizer.vocab_size());
+            return Err(Error::Option { name: "prompt", message });
+        }
+        Ok(())
+    }
+
+    /// Hands work over that counts as so many sequences.
+    fn send(&self, choices: usize, work: Work) -> Result<RequestHandle, Error> {
         let admitted = self.shared.load.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |load| {
             // A request that asks for much at once is not locked out by the limit when nothing else is there.
             (load == 0 || load + choices <= self.limit).then_some(load + choices)
@@ -178,7 +210,7 @@ impl BatchEngine {
             return Err(Error::Busy { requests });
         }
         let cancelled = Arc::new(AtomicBool::new(false));
-        let submission = Submission { request, sink, cancelled: Arc::clone(&cancelled) };
+        let submission = Submission { work, cancelled: Arc::clone(&cancelled) };
         let sent = self.sender.as_ref().is_some_and(|sender| sender.send(submission).is_ok());
         if !sent {
             self.shared.load.fetch_sub(choices, Ordering::Relaxed);

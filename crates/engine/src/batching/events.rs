@@ -1,6 +1,6 @@
 //! What goes into the batching engine, and what comes out.
 
-use crate::{Constraint, Error, FinishReason, GenerateOptions, Token};
+use crate::{Constraint, Error, FinishReason, GenerateOptions, Pooling, Token};
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -27,6 +27,22 @@ impl Request {
         Request { name: String::new(), prompt, options, constraint: None, choices: 1 }
     }
 }
+
+/// Texts to be turned into vectors.
+#[derive(Debug)]
+pub struct EmbedRequest {
+    /// A name for logs and [`Slot`](crate::Slot)s; need not be unique.
+    pub name: String,
+    /// The ids of each text.
+    pub inputs: Vec<Vec<u32>>,
+    /// Which hidden states make a text's vector.
+    pub pooling: Pooling,
+}
+
+/// Where the vectors of a request's texts go, in the order of the texts and each of
+/// [`hidden_size`](models::Model::hidden_size) columns: called once, on the engine's thread, so it must not block. Their
+/// lengths are what they come to.
+pub type EmbedSink = Box<dyn FnOnce(Result<Vec<Vec<f32>>, Error>) + Send>;
 
 /// What happened to a request.
 #[derive(Debug)]

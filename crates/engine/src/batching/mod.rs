@@ -10,11 +10,15 @@
 //! there are pages for its whole prompt; when running sequences outgrow the cache, the youngest gives its pages back
 //! and is computed again later, which changes nothing in its answer.
 //!
+//! Texts to be embedded have forwards of their own between those steps, of as many tokens, and yield their pages to
+//! answers under way.
+//!
 //! Numbers: on the CPU an answer does not depend on what else is in the batch, on what was cached, or on preemption.
 //!
 //! This module does not know HTTP, text of prompts, or templates.
 
 mod choice;
+mod embeddings;
 mod engine;
 mod events;
 mod lookup;
@@ -24,5 +28,5 @@ mod stats;
 mod worker;
 
 pub use engine::{BatchEngine, BatchOptions};
-pub use events::{BatchEvent, Events, Request, RequestHandle, Sink};
+pub use events::{BatchEvent, EmbedRequest, EmbedSink, Events, Request, RequestHandle, Sink};
 pub use stats::{Phase, Slot, Stats};

@@ -7,6 +7,8 @@ pub enum Phase {
     Prefill,
     /// It gets a token a step.
     Decode,
+    /// It is a text that becomes a vector.
+    Embed,
 }
 
 /// A sequence that is being computed.
@@ -53,6 +55,8 @@ pub struct Stats {
     pub cached_tokens: u64,
     /// Tokens generated.
     pub generated_tokens: u64,
+    /// Tokens of texts that became vectors.
+    pub embedded_tokens: u64,
     /// Times that a sequence gave its pages back for others.
     pub preemptions: u64,
     /// Tokens proposed by prompt lookup.

@@ -1,8 +1,9 @@
 //! The engine's thread: admission, steps, and what comes of them.
 
 use super::choice::{Choice, Group};
+use super::embeddings::Embeddings;
 use super::engine::{BatchOptions, Shared, lock};
-use super::events::{BatchEvent, Request, Sink};
+use super::events::{BatchEvent, EmbedRequest, EmbedSink, Request, Sink};
 use super::prefixes::Prefixes;
 use super::stats::Stats;
 use super::{lookup, plan};
@@ -16,9 +17,14 @@ use std::sync::mpsc::{Receiver, TryRecvError};
 
 /// A request on its way to the thread.
 pub(super) struct Submission {
-    pub request: Request,
-    pub sink: Sink,
+    pub work: Work,
     pub cancelled: Arc<AtomicBool>,
+}
+
+/// What is to be done.
+pub(super) enum Work {
+    Generate(Request, Sink),
+    Embed(EmbedRequest, EmbedSink),
 }
 
 pub(super) struct Worker {
@@ -31,6 +37,7 @@ pub(super) struct Worker {
     /// In the order of their requests: the last is the first to give its pages back.
     running: Vec<Choice>,
     prefixes: Prefixes,
+    embeddings: Embeddings,
     stats: Stats,
     submitted: u64,
     /// Counts steps, to share what cannot be divided.
@@ -63,6 +70,7 @@ impl Worker {
             waiting: VecDeque::new(),
             running: Vec::new(),
             prefixes: Prefixes::default(),
+            embeddings: Embeddings::default(),
             stats,
             submitted: 0,
             turn: 0,
@@ -89,7 +97,7 @@ impl Worker {
     /// Takes what was submitted; waits for it where there is nothing else to do.
     fn receive(&mut self) -> std::ops::ControlFlow<()> {
         loop {
-            let idle = self.running.is_empty() && self.waiting.is_empty();
+            let idle = self.running.is_empty() && self.waiting.is_empty() && self.embeddings.is_empty();
             let submission = if idle {
                 self.publish();
                 self.receiver.recv().map_err(|_| TryRecvError::Disconnected)
@@ -104,6 +112,7 @@ impl Worker {
                     // The engine was dropped: nobody can wait for these.
                     if self.shared.closing.load(Ordering::Relaxed) {
                         self.groups.values().for_each(|group| group.cancelled.store(true, Ordering::Relaxed));
+                        self.embeddings.cancel();
                     }
                     return std::ops::ControlFlow::Continue(());
                 }
@@ -112,7 +121,11 @@ impl Worker {
     }
 
     fn enqueue(&mut self, submission: Submission) {
-        let Submission { request, sink, cancelled } = submission;
+        let Submission { work, cancelled } = submission;
+        let (request, sink) = match work {
+            Work::Generate(request, sink) => (request, sink),
+            Work::Embed(request, sink) => return self.embeddings.push(request, sink, cancelled),
+        };
         let mut group = Group { name: request.name, sink, cancelled, open: request.choices, started: false };
         let answers = (0..request.choices).map(|index| {
             let mut options = request.options.clone();
@@ -160,9 +173,16 @@ impl Worker {
         self.groups.clear();
         self.running.clear();
         self.waiting.clear();
-        while let Ok(mut submission) = self.receiver.try_recv() {
-            // Its receiver may be gone, which changes nothing.
-            let _ = (submission.sink)(BatchEvent::Failed(Error::Stopped { reason: reason.clone() }));
+        let stopped = || Error::Stopped { reason: reason.clone() };
+        self.stats.requests_failed += self.embeddings.fail(stopped) as u64;
+        while let Ok(submission) = self.receiver.try_recv() {
+            match submission.work {
+                Work::Generate(_, mut sink) => {
+                    // Its receiver may be gone, which changes nothing.
+                    let _ = sink(BatchEvent::Failed(stopped()));
+                }
+                Work::Embed(_, sink) => sink(Err(stopped())),
+            }
         }
         self.publish();
     }
@@ -170,20 +190,39 @@ impl Worker {
     fn step(&mut self) -> Result<(), Error> {
         self.drop_cancelled();
         self.admit();
-        if self.running.is_empty() {
+        if !self.running.is_empty() {
+            let shares = self.reserve()?;
+            let rows = self.forward(&shares)?;
+            self.turn = self.turn.wrapping_add(1);
+            self.stats.steps += 1;
+            self.read(&rows);
+        }
+        self.embed()?;
+        self.publish();
+        Ok(())
+    }
+
+    /// A forward for the texts that become vectors.
+    fn embed(&mut self) -> Result<(), Error> {
+        if self.embeddings.is_empty() {
             return Ok(());
         }
-        let shares = self.reserve()?;
-        let rows = self.forward(&shares)?;
-        self.turn = self.turn.wrapping_add(1);
-        self.stats.steps += 1;
-        self.read(&rows);
-        self.publish();
+        let limits = (self.options.parallel, self.options.batch_tokens);
+        let alone = self.running.is_empty();
+        let done = self.embeddings.step(&mut self.engine, &mut self.prefixes, limits, alone)?;
+        self.stats.steps += u64::from(done.stepped);
+        self.stats.requests_finished += done.finished;
+        self.stats.requests_failed += done.failed;
+        self.stats.embedded_tokens += done.tokens;
+        self.shared.load.fetch_sub((done.finished + done.failed) as usize, Ordering::Relaxed);
         Ok(())
     }
 
     /// Forgets the requests whose callers have left.
     fn drop_cancelled(&mut self) {
+        let left = self.embeddings.drop_cancelled(&mut self.engine);
+        self.shared.load.fetch_sub(left, Ordering::Relaxed);
+        self.stats.requests_cancelled += left as u64;
         if !self.groups.values().any(Group::is_cancelled) {
             return;
         }
@@ -225,7 +264,10 @@ impl Worker {
 
     /// Moves waiting sequences to the running ones, in order, as far as there are slots and pages.
     fn admit(&mut self) {
-        while let Some(next) = self.waiting.front() {
+        // Texts that become vectors yield their pages, but are not kept waiting for ever.
+        while !self.embeddings.is_starved()
+            && let Some(next) = self.waiting.front()
+        {
             let width: usize = self.running.iter().map(Choice::width).sum();
             if width + next.width() > self.options.parallel {
                 return;
@@ -255,7 +297,8 @@ impl Worker {
     }
 
     /// Whether there are pages for the whole of a sequence's tokens and one page more for each sequence, when what
-    /// the others have still to fill in is set aside. Pages of finished prefixes count as free.
+    /// the others have still to fill in is set aside. Pages of finished prefixes and of
+    /// texts that become vectors count as free.
     fn fits(&self, choice: &Choice) -> bool {
         let all = || self.running.iter().chain([choice]);
         self.engine.pools.iter().enumerate().all(|(group, pool)| {
@@ -292,7 +335,7 @@ impl Worker {
             match self.engine.reserve(&mut choice.sequence, added) {
                 Ok(()) => at += 1,
                 Err(Error::OutOfPages { .. }) => {
-                    if self.prefixes.evict(&mut self.engine) {
+                    if self.prefixes.evict(&mut self.engine) || self.embeddings.give_pages(&mut self.engine) {
                         continue;
                     }
                     if self.running.len() == 1 {
@@ -417,13 +460,17 @@ impl Worker {
     /// Makes the snapshot that others read.
     fn publish(&mut self) {
         let groups = self.engine.pools.len();
-        let held = |group| self.engine.pages_held(group, self.running.iter().map(|choice| &choice.sequence));
+        let sequences =
+            || self.running.iter().map(|choice| &choice.sequence).chain(self.embeddings.sequences());
+        let held = |group| self.engine.pages_held(group, sequences());
         let running: usize = (0..groups).map(held).sum();
         let free: usize = self.engine.pools.iter().map(|pool| pool.free()).sum();
         let name =
             |choice: &Choice| self.groups.get(&choice.group).map_or("", |group| &group.name).to_owned();
-        self.stats.slots = self.running.iter().map(|choice| choice.slot(&name(choice))).collect();
-        self.stats.waiting = self.waiting.iter().map(Choice::width).sum();
+        let slots = self.running.iter().map(|choice| choice.slot(&name(choice)));
+        self.stats.slots = slots.chain(self.embeddings.slots()).collect();
+        self.stats.waiting =
+            self.waiting.iter().map(Choice::width).sum::<usize>() + self.embeddings.waiting();
         self.stats.pages_running = running;
         self.stats.pages_cached = (self.stats.pages_total - free).saturating_sub(running);
         *lock(&self.shared.stats) = self.stats.clone();

@@ -7,7 +7,8 @@ use std::path::PathBuf;
 
 /// Tokens of the vocabulary.
 pub const VOCABULARY: usize = 256;
-const HIDDEN: usize = 32;
+/// Columns of a hidden state.
+pub const HIDDEN: usize = 32;
 const FEED_FORWARD: usize = 32;
 
 /// What distinguishes one model from another.
@@ -112,6 +113,6 @@ impl Tiny {
 }
 
 /// Some number between -0.5 and 0.5 for each index.
-fn wave(index: usize) -> f32 {
+pub fn wave(index: usize) -> f32 {
     (index as f32 * 0.7).sin() / 2.0
 }

@@ -265,6 +265,7 @@ mod tests {
             max_pages: 1,
             cache,
             participation,
+            head: true,
             fuse_qkv: false,
             fuse_ffn: false,
         };

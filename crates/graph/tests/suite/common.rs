@@ -19,6 +19,7 @@ pub fn params(tokens: usize) -> GraphParams {
         max_pages: 4,
         cache: CacheParams { key: DType::F32, value: DType::F32, page_len: 4, pages: vec![8] },
         participation: Participation::cpu_only(),
+        head: true,
         fuse_qkv: false,
         fuse_ffn: false,
     }

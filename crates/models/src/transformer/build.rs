@@ -29,6 +29,9 @@ impl Transformer {
         }
         b.set_layer(None);
         let x = self.output_norm.build(&mut b, "output_norm", x)?;
+        if !b.params().head {
+            return Ok(b.finish(&[x]));
+        }
         let mut logits = self.output.build_logits(&mut b, "output", x)?;
         if let Some(scale) = self.logit_scale {
             logits = b.op("logits_scaled", Op::Scale(scale), &[logits])?;

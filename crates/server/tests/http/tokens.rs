@@ -1,7 +1,8 @@
 //! Text and tokens.
 
 use crate::client::{begin, get, post};
-use crate::util::shared;
+use crate::util::{anywhere, is_idle, shared, slots, start, wait_for};
+use engine::BatchOptions;
 use serde_json::json;
 use std::time::{Duration, Instant};
 
@@ -38,4 +39,27 @@ fn r09_long_text_without_blanks_takes_no_time_and_holds_nobody_up() {
         assert!(long < 100 * short.max(Duration::from_millis(20)), "{text:?}: {short:?} {long:?}");
         assert!(health < Duration::from_secs(1), "{text:?}: {health:?}");
     }
+}
+
+#[test]
+fn r09_health_is_told_at_once_while_long_prompts_are_read() {
+    let prompt = json!({"prompt": "the sea and a ship ".repeat(350), "max_tokens": 1});
+    // The cache must not have it.
+    let server =
+        start("smollm2", 2048, BatchOptions { prefix_cache: false, ..BatchOptions::default() }, anywhere());
+    let address = server.address();
+    let pending: Vec<_> = (0..3).map(|_| begin(address, "/v1/completions", &prompt)).collect();
+    wait_for(address, "a prompt", Duration::from_secs(60), |slots| slots["slots"][0]["state"] == "prefill");
+    let mut times: Vec<_> = (0..15)
+        .map(|_| {
+            let asked = Instant::now();
+            assert_eq!(get(address, "/health").status, 200);
+            asked.elapsed()
+        })
+        .collect();
+    assert!(!is_idle(&slots(address)), "the prompts were read before health was asked");
+    times.sort();
+    // The machine may be busy with other tests for a moment.
+    assert!(times[7] < Duration::from_millis(100), "{times:?}");
+    pending.into_iter().for_each(|pending| assert_eq!(pending.read().status, 200));
 }

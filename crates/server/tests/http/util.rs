@@ -26,8 +26,20 @@ pub fn start(alias: &str, context: usize, batch: BatchOptions, options: ServerOp
     server
 }
 
+/// A server of its own whose SmolLM2 has another chat template.
+pub fn start_with_template(template: &str) -> Server {
+    let server = Server::bind(anywhere()).unwrap();
+    let options = ModelOptions { template: Some(template.to_owned()), ..ModelOptions::default() };
+    server.ready(load_with("smollm2", 1024, options));
+    server
+}
+
 /// A model that is ready.
 pub fn load(alias: &str, context: usize, batch: BatchOptions) -> Model {
+    load_with(alias, context, ModelOptions { batch, ..ModelOptions::default() })
+}
+
+fn load_with(alias: &str, context: usize, model: ModelOptions) -> Model {
     let options = LoadOptions {
         context: Some(context),
         cache_tokens: Some(4 * context),
@@ -35,7 +47,7 @@ pub fn load(alias: &str, context: usize, batch: BatchOptions) -> Model {
         ..LoadOptions::default()
     };
     let engine = Engine::load(&model_file(alias), &options, &mut |_, _| {}).unwrap();
-    Model::new(engine, ModelOptions { name: alias.into(), batch, ..ModelOptions::default() }).unwrap()
+    Model::new(engine, ModelOptions { name: alias.into(), ..model }).unwrap()
 }
 
 /// The server that tests share which ask for nothing special: SmolLM2 with a context of 2048.

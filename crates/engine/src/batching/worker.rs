@@ -297,8 +297,8 @@ impl Worker {
     }
 
     /// Whether there are pages for the whole of a sequence's tokens and one page more for each sequence, when what
-    /// the others have still to fill in is set aside. Pages of finished prefixes and of
-    /// texts that become vectors count as free.
+    /// the others have still to fill in is set aside. Pages of finished prefixes and of texts that become vectors count as
+    /// free.
     fn fits(&self, choice: &Choice) -> bool {
         let all = || self.running.iter().chain([choice]);
         self.engine.pools.iter().enumerate().all(|(group, pool)| {

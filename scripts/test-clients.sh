@@ -70,10 +70,10 @@ if [ "$what" = all ] || [ "$what" = fuzz ]; then
     start smollm2
     BASE=$url "$venv/bin/python" scripts/clients/fuzz.py
     "$venv/bin/schemathesis" run "$url/openapi.json" --url "$url" --checks not_a_server_error,status_code_conformance,response_schema_conformance \
-        --max-examples 40 --request-timeout 60 --suppress-health-check all --exclude-path-regex '^/v1/(chat/)?completions'
+        --max-examples 40 --request-timeout 60 --suppress-health-check all --exclude-path-regex '^/v1/((chat/)?completions|responses$)'
     # Answers take time, so fewer of them.
     "$venv/bin/schemathesis" run "$url/openapi.json" --url "$url" --checks not_a_server_error \
-        --max-examples 15 --request-timeout 120 --suppress-health-check all --include-path-regex '^/v1/(chat/)?completions'
+        --max-examples 15 --request-timeout 120 --suppress-health-check all --include-path-regex '^/v1/((chat/)?completions|responses$)'
     if grep -i panic "$work/server.log"; then exit 1; fi
     stop
 fi

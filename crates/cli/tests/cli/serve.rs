@@ -33,16 +33,21 @@ mod signals {
     use std::net::TcpStream;
     use std::process::{Child, ChildStderr, Command, Stdio};
 
-    /// A server, its log, and where it listens.
+    /// A server, its log, and where it listens. Its model is `m.gguf`.
     fn start(dir: &Dir, flags: &[&str]) -> (Child, BufReader<ChildStderr>, String) {
+        let (child, mut log, address) = spawn(dir, flags);
+        assert_eq!(wait_for(&mut log, "KV cache")["model"], "m");
+        (child, log, address)
+    }
+
+    /// The same before the model is loaded.
+    fn spawn(dir: &Dir, flags: &[&str]) -> (Child, BufReader<ChildStderr>, String) {
         let mut command = dir.command();
         command.args(["serve", "m.gguf", "--port", "0", "--log", "json"]).args(flags);
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().unwrap();
         let mut log = BufReader::new(child.stderr.take().unwrap());
         let address = wait_for(&mut log, "listening")["address"].as_str().unwrap().to_owned();
-        let ready = wait_for(&mut log, "KV cache");
-        assert_eq!(ready["model"], "m");
         (child, log, address.strip_prefix("http://").unwrap().to_owned())
     }
 
@@ -58,19 +63,24 @@ mod signals {
         }
     }
 
-    /// A streamed request whose answer has begun.
-    fn ask(address: &str, tokens: usize) -> BufReader<TcpStream> {
-        let body =
-            json!({"prompt": "abc", "max_tokens": tokens, "ignore_eos": true, "stream": true}).to_string();
+    /// A request that was sent.
+    fn send(address: &str, path: &str, body: &Value) -> BufReader<TcpStream> {
+        let body = body.to_string();
         let mut stream = TcpStream::connect(address).unwrap();
         write!(
             stream,
-            "POST /v1/completions HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\nx-request-id: mine\r\n\
+            "POST {path} HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\nx-request-id: mine\r\n\
              content-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
             body.len()
         )
         .unwrap();
-        let mut reader = BufReader::new(stream);
+        BufReader::new(stream)
+    }
+
+    /// A streamed request whose answer has begun.
+    fn ask(address: &str, tokens: usize) -> BufReader<TcpStream> {
+        let body = json!({"prompt": "abc", "max_tokens": tokens, "ignore_eos": true, "stream": true});
+        let mut reader = send(address, "/v1/completions", &body);
         let mut line = String::new();
         while !line.starts_with("data: ") {
             line.clear();
@@ -81,6 +91,25 @@ mod signals {
 
     fn signal(child: &Child, name: &str) {
         assert!(Command::new("kill").args([name, &child.id().to_string()]).status().unwrap().success());
+    }
+
+    #[test]
+    fn what_a_model_lacks_and_why_a_request_is_refused_is_in_the_log() {
+        let dir = Dir::new();
+        dir.file("m.gguf", tiny::base());
+        let (mut child, mut log, address) = spawn(&dir, &[]);
+        let warning = wait_for(&mut log, "the model has no chat template");
+        assert_eq!(warning["level"], "WARN");
+        wait_for(&mut log, "ready");
+        let body = json!({"messages": [{"role": "user", "content": "Hi"}]});
+        let mut refused = String::new();
+        send(&address, "/v1/chat/completions", &body).read_to_string(&mut refused).unwrap();
+        assert!(refused.starts_with("HTTP/1.1 400"), "{refused}");
+        let line = wait_for(&mut log, "request");
+        assert_eq!((&line["status"], &line["request_id"]), (&json!(400), &json!("mine")));
+        assert!(line["reason"].as_str().unwrap().contains("no chat template"), "{line}");
+        child.kill().unwrap();
+        child.wait().unwrap();
     }
 
     #[test]

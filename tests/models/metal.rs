@@ -7,9 +7,11 @@
 //! cargo test --release -p smelt-tests --test metal -- --ignored --nocapture --test-threads=1
 //! ```
 
-use engine::{DType, Device, Engine, LoadOptions};
+use engine::{DType, Device, Engine, LoadOptions, Wanted};
 use quant::Format;
+use smelt_tests::tiny::Reference;
 use smelt_tests::{GoldenCase, MODELS, check_greedy, golden, mean_kl, model_file};
+use std::ops::ControlFlow;
 
 /// Bound of the mean KL divergence with an f32 cache, in nats.
 const F32_LIMIT: f64 = 1e-5;
@@ -49,6 +51,48 @@ fn judge(model: usize, cache: DType, limit: f64, prompts: impl Fn(&GoldenCase) -
 #[test]
 fn a_short_prompt_of_the_smallest_model_equals_the_float32_reference() {
     judge(0, DType::F32, F32_LIMIT, |case| case.id == "plain", 16);
+}
+
+/// Barriers that the simulated GPU was given.
+fn barriers(engine: &Engine) -> u64 {
+    let counters = engine.counters().into_iter().find(|(name, _)| *name == "metal-sim");
+    let barriers = counters.and_then(|(_, all)| all.into_iter().find(|(name, _)| *name == "barriers"));
+    barriers.unwrap_or_else(|| panic!("metal-sim counts barriers")).1
+}
+
+/// A prompt in one command buffer, and token by token with a command buffer each; `scripts/mutate-metal.py` leaves out
+/// each of their barriers in turn. With `SMELT_TEST_CASE`, only that case.
+#[test]
+fn a_tiny_model_of_every_architecture_equals_its_reference() {
+    let wanted = std::env::var("SMELT_TEST_CASE").ok();
+    let reference = Reference::read();
+    let folder = tempfile::tempdir().unwrap();
+    for (name, tiny) in reference.models() {
+        for (kind, batch) in [("prompt", reference.ids.len()), ("token", 1)] {
+            let case = format!("{name} {kind}");
+            if wanted.as_ref().is_some_and(|wanted| *wanted != case) {
+                continue;
+            }
+            let path = folder.path().join(format!("{case}.gguf"));
+            tiny.write(&path);
+            let options = LoadOptions { device: Device::MetalSim, batch, ..LoadOptions::default() };
+            let mut engine = Engine::load(&path, &options, &mut |_, _| {}).unwrap();
+            assert_eq!(engine.device(), "metal-sim");
+            let (before, mut rows) = (barriers(&engine), 0);
+            let mut sequence = engine.sequence();
+            let fed = engine.prefill(&mut sequence, &reference.ids, Wanted::All, &mut |position, logits| {
+                if let Some(logits) = logits {
+                    reference.check(name, position, logits);
+                    rows += 1;
+                }
+                Ok(ControlFlow::Continue(()))
+            });
+            let _ = fed.unwrap();
+            assert_eq!(rows, reference.ids.len());
+            let forwards = (reference.ids.len() / batch) as u64;
+            println!("barriers of {case}: {}", (barriers(&engine) - before) / forwards);
+        }
+    }
 }
 
 macro_rules! all_prompts {

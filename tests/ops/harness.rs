@@ -112,6 +112,9 @@ pub fn metal(switches: Switches) -> MetalBackend<SimDevice> {
     let _guard = COMPILING.lock();
     let device =
         SimDevice::from_environment().unwrap_or_else(|error| panic!("these tests need clang: {error}"));
+    // So that changed kernels can be tested without a build (see docs/metal.md).
+    let sources = Switches::from_environment().unwrap().sources;
+    let switches = Switches { sources, ..switches };
     MetalBackend::new(device, MetalOptions { name: METAL, timeout: TIMEOUT, switches })
         .unwrap_or_else(|error| panic!("{error}"))
 }

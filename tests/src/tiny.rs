@@ -3,6 +3,8 @@
 
 use gguf::{Array, Value, Writer};
 use quant::Format;
+use serde::Deserialize;
+use std::collections::HashMap;
 use std::path::Path;
 
 /// Tokens of the vocabulary.
@@ -27,8 +29,61 @@ pub struct Tiny {
     pub rope_freqs: Option<Vec<f32>>,
 }
 
+/// What the reference implementations compute; see `data/tiny/make_reference.py`.
+#[derive(Debug, Deserialize)]
+pub struct Reference {
+    /// The prompt.
+    pub ids: Vec<u32>,
+    /// The positions of the logits.
+    pub positions: Vec<usize>,
+    /// The models.
+    pub cases: HashMap<String, Case>,
+}
+
+/// What one model's reference computes.
+#[derive(Debug, Deserialize)]
+pub struct Case {
+    /// A row of logits for each position.
+    pub logits: Vec<Vec<f64>>,
+    /// The factors of the frequencies, where the model has them.
+    pub rope_freqs: Option<Vec<f32>>,
+}
+
+impl Reference {
+    /// Reads it.
+    pub fn read() -> Reference {
+        let path = crate::data("tiny/reference.json");
+        let text = std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+        serde_json::from_str(&text).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
+    }
+
+    /// The models, in a fixed order.
+    pub fn models(&self) -> Vec<(&'static str, Tiny)> {
+        let factors = self.cases["llama-3-factors"].rope_freqs.clone();
+        cases(factors.expect("the case has factors"))
+    }
+
+    /// Fails unless the logits at a position are those of the reference.
+    ///
+    /// # Panics
+    /// With the first that differs by more than 2e-5 of the largest.
+    #[track_caller]
+    pub fn check(&self, name: &str, position: usize, found: &[f32]) {
+        let row = self.positions.iter().position(|&other| other == position);
+        let Some(expected) = row.map(|row| &self.cases[name].logits[row]) else { return };
+        assert_eq!(found.len(), expected.len());
+        let scale = expected.iter().fold(0.0f64, |max, x| max.max(x.abs()));
+        for (token, (found, expected)) in found.iter().zip(expected).enumerate() {
+            assert!(
+                (f64::from(*found) - expected).abs() <= 2e-5 * scale,
+                "{name}, position {position}, token {token}: {found}, expected {expected}"
+            );
+        }
+    }
+}
+
 /// The tiny model of each case of `data/tiny/reference.json`; `rope_freqs` are those of `llama-3-factors`.
-pub fn cases(rope_freqs: Vec<f32>) -> Vec<(&'static str, Tiny)> {
+fn cases(rope_freqs: Vec<f32>) -> Vec<(&'static str, Tiny)> {
     let text = |text: &str| Value::String(text.into());
     let tiny = |architecture| Tiny { architecture, ..Tiny::default() };
     let window = |period: usize| {

@@ -5,10 +5,10 @@ mod common;
 use std::time::Duration;
 
 use common::Lab;
-use common::sanitizer::{clean, finds, place};
+use common::sanitizer::{self, clean, finds, place};
 use metal::device::*;
 use metal_sim::device::SimBuffer;
-use metal_sim::sanitize::{Action, Kind, Memory};
+use metal_sim::sanitize::{Action, Kind, Memory, Settings};
 
 const SOURCE: (&str, &str) = ("order.metal", include_str!("msl/order.metal"));
 
@@ -104,6 +104,21 @@ fn dispatches_without_a_barrier_between() {
         two_dispatches(lab, DispatchMode::Concurrent, false, first, second)
     };
     finds(SOURCE, write_after_write, Kind::DispatchHazard, "produce", Some("produce"));
+}
+
+#[test]
+fn a_barrier_that_is_left_out_is_missed() {
+    let run = |barrier| {
+        let settings = Settings { without_barrier: barrier, ..Settings::default() };
+        let lab = Lab::on(sanitizer::with(settings), SOURCE.0, SOURCE.1, &CompileOptions::default());
+        let (data, out) = (lab.buffer(&[0i32; 64]), lab.buffer(&[0i32; 64]));
+        let (first, second) = (("produce", &[(0, &data)][..]), ("consume", &[(0, &data), (1, &out)][..]));
+        two_dispatches(&lab, DispatchMode::Concurrent, true, first, second)
+    };
+    for (barrier, is_needed) in [(None, false), (Some(0), true), (Some(1), false)] {
+        let found = run(barrier).err().map(|error| error.to_string());
+        assert_eq!(found.is_some_and(|error| error.contains("dispatch-hazard")), is_needed, "{barrier:?}");
+    }
 }
 
 #[test]

@@ -5,6 +5,7 @@ use crate::capability;
 use crate::device::{Buffer, Device, MathMode};
 use crate::error::backend_error;
 use crate::fusion::{Fusion, Held};
+use crate::library::Sources;
 use crate::ops::{self, Kernels};
 use crate::pass::{Pass, invariant};
 use crate::pipelines::{Loader, PipelineId, Pipelines};
@@ -84,7 +85,8 @@ impl<D: Device> MetalBackend<D> {
         let switches = options.switches;
         let math = if switches.strict { MathMode::Safe } else { MathMode::Fast };
         let prebuilt = switches.library.as_deref().map(|path| prebuilt(&device, path)).transpose()?;
-        let mut loader = Loader::new(&device, math, prebuilt);
+        let sources = Sources::new(&switches, ops::LIBRARIES)?;
+        let mut loader = Loader::new(&device, math, sources, prebuilt);
         loader.compile(ops::LIBRARIES)?;
         let kernels = Kernels::load(&mut loader)?;
         let warm_up = warmup::load(&mut loader)?;

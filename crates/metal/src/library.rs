@@ -1,6 +1,9 @@
 //! The shader sources: which files make a library, and the one text that a device compiles.
 
+use crate::{Error, Switches};
+use std::collections::HashMap;
 use std::fmt::Write as _;
+use std::path::Path;
 
 /// A family of kernels: files that are compiled together. Metal's run-time compiler includes no files, so they are
 /// joined here, behind the layouts of quantised blocks and the constants that host and shader share.
@@ -16,7 +19,7 @@ pub struct Library {
 
 impl Library {
     /// The text that is compiled. Diagnostics name the files and lines that a person can open.
-    pub fn source(&self) -> String {
+    pub fn source(&self, sources: &Sources) -> String {
         let mut text =
             String::from("#include <metal_stdlib>\nusing namespace metal;\n#line 1 \"quant_blocks.h\"\n");
         text.push_str(&quant::c_header().replace("#pragma once\n", "\n"));
@@ -26,11 +29,49 @@ impl Library {
         }
         for (name, file) in self.files {
             let _ = writeln!(text, "#line 1 \"{name}\"");
-            text.push_str(file);
+            text.push_str(sources.0.get(*name).map_or(*file, String::as_str));
             text.push('\n');
         }
         text
     }
+}
+
+/// Where the texts of kernel files come from: out of this program, but for those that a folder has other texts for.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Sources(HashMap<String, String>);
+
+impl Sources {
+    /// What the switches ask for: with `SMELT_METAL_SOURCES`, the files of that folder.
+    ///
+    /// # Errors
+    /// [`Error::Environment`] for a folder that cannot be read, and for one without any file of `libraries`.
+    pub fn new(switches: &Switches, libraries: &[Library]) -> Result<Sources, Error> {
+        let Some(folder) = &switches.sources else { return Ok(Sources::default()) };
+        let names = libraries.iter().flat_map(|library| library.files).map(|(name, _)| *name);
+        let sources = Sources::read(folder, names)?;
+        if sources.0.is_empty() {
+            return Err(wrong(folder.display().to_string()));
+        }
+        Ok(sources)
+    }
+
+    fn read<'n>(folder: &Path, names: impl Iterator<Item = &'n str>) -> Result<Sources, Error> {
+        let mut files = HashMap::new();
+        for name in names {
+            let path = folder.join(name);
+            match std::fs::read_to_string(&path) {
+                Ok(text) => drop(files.insert(name.to_owned(), text)),
+                Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+                Err(error) => return Err(wrong(format!("{}: {error}", path.display()))),
+            }
+        }
+        Ok(Sources(files))
+    }
+}
+
+fn wrong(found: String) -> Error {
+    let expected = "a folder with files of the kernels, as in crates/metal/kernels";
+    Error::Environment { variable: "SMELT_METAL_SOURCES", expected, found }
 }
 
 #[cfg(test)]
@@ -44,7 +85,7 @@ mod tests {
             files: &[("a.h", "int a;"), ("b.metal", "int b;")],
             constants: &[("ROWS", 4)],
         };
-        let text = library.source();
+        let text = library.source(&Sources::default());
         let at = |part: &str| text.find(part).unwrap_or_else(|| panic!("'{part}' is missing"));
         let order = [
             "#include <metal_stdlib>",
@@ -55,5 +96,22 @@ mod tests {
         ];
         assert!(order.map(at).is_sorted());
         assert!(!text.contains("#pragma once"));
+    }
+
+    #[test]
+    fn a_file_of_the_folder_takes_the_place_of_its_namesake_alone() {
+        let library =
+            Library { name: "x", files: &[("a.h", "int a;"), ("b.metal", "int b;")], constants: &[] };
+        let folder = tempfile::tempdir().unwrap();
+        let switches = Switches { sources: Some(folder.path().into()), ..Switches::default() };
+        let error = Sources::new(&switches, &[library]).unwrap_err().to_string();
+        assert!(error.starts_with("SMELT_METAL_SOURCES: expected a folder with files"), "{error}");
+        std::fs::write(folder.path().join("a.h"), "int c;").unwrap();
+        std::fs::write(folder.path().join("other.h"), "int d;").unwrap();
+        let text = library.source(&Sources::new(&switches, &[library]).unwrap());
+        assert!(text.ends_with("#line 1 \"a.h\"\nint c;\n#line 1 \"b.metal\"\nint b;\n"), "{text}");
+        std::fs::write(folder.path().join("b.metal"), [0xff]).unwrap();
+        let error = Sources::new(&switches, &[library]).unwrap_err().to_string();
+        assert!(error.contains("b.metal"), "{error}");
     }
 }

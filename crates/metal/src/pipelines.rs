@@ -1,7 +1,7 @@
 //! The registry of kernels: every pipeline that the backend can launch, made when it starts.
 
 use crate::device::{Capabilities, CompileOptions, Device, FunctionConstants, MathMode, Pipeline, Result};
-use crate::library::Library;
+use crate::library::{Library, Sources};
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -43,6 +43,7 @@ impl<D: Device> Pipelines<D> {
 pub struct Loader<'d, D: Device> {
     device: &'d D,
     math: MathMode,
+    sources: Sources,
     prebuilt: Option<Arc<D::Library>>,
     /// What [`Loader::compile`] compiled, by name.
     compiled: HashMap<&'static str, Arc<D::Library>>,
@@ -52,9 +53,14 @@ pub struct Loader<'d, D: Device> {
 impl<'d, D: Device> Loader<'d, D> {
     /// An empty registry whose libraries are compiled with `math`, unless they ask for their own mode. A `prebuilt`
     /// library has the kernels of all of them, and nothing is compiled.
-    pub fn new(device: &'d D, math: MathMode, prebuilt: Option<D::Library>) -> Loader<'d, D> {
+    pub fn new(
+        device: &'d D,
+        math: MathMode,
+        sources: Sources,
+        prebuilt: Option<D::Library>,
+    ) -> Loader<'d, D> {
         let prebuilt = prebuilt.map(Arc::new);
-        Loader { device, math, prebuilt, compiled: HashMap::new(), pipelines: Vec::new() }
+        Loader { device, math, sources, prebuilt, compiled: HashMap::new(), pipelines: Vec::new() }
     }
 
     /// Compiles libraries that will be asked for, on all processors at once.
@@ -65,11 +71,11 @@ impl<'d, D: Device> Loader<'d, D> {
         if self.prebuilt.is_some() {
             return Ok(());
         }
-        let (device, math, next) = (self.device, self.math, AtomicUsize::new(0));
+        let (device, math, sources, next) = (self.device, self.math, &self.sources, AtomicUsize::new(0));
         let work = || {
             let mut done = Vec::new();
             while let Some(library) = libraries.get(next.fetch_add(1, Ordering::Relaxed)) {
-                done.push((library.name, compile(device, library, math)));
+                done.push((library.name, compile(device, library, sources, math)));
             }
             done
         };
@@ -114,7 +120,7 @@ impl<'d, D: Device> Loader<'d, D> {
         let known = self.compiled.get(library.name).filter(|_| math == self.math);
         let compiled = match self.prebuilt.as_ref().or(known) {
             Some(compiled) => Arc::clone(compiled),
-            None => Arc::new(compile(self.device, library, math)?),
+            None => Arc::new(compile(self.device, library, &self.sources, math)?),
         };
         Ok(LibraryLoader { loader: self, compiled })
     }
@@ -125,9 +131,14 @@ impl<'d, D: Device> Loader<'d, D> {
     }
 }
 
-fn compile<D: Device>(device: &D, library: &Library, math: MathMode) -> Result<D::Library> {
+fn compile<D: Device>(
+    device: &D,
+    library: &Library,
+    sources: &Sources,
+    math: MathMode,
+) -> Result<D::Library> {
     let options = CompileOptions { math, ..CompileOptions::default() };
-    device.new_library(library.name, &library.source(), &options)
+    device.new_library(library.name, &library.source(sources), &options)
 }
 
 /// Takes kernels from one library into the registry.

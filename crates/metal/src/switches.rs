@@ -36,6 +36,8 @@ pub struct Switches {
     pub capture: Option<PathBuf>,
     /// A compiled library with all kernels, in place of the sources; `SMELT_METALLIB_FILE`.
     pub library: Option<PathBuf>,
+    /// A folder whose files take the place of the kernel files of the same names; `SMELT_METAL_SOURCES`.
+    pub sources: Option<PathBuf>,
     /// How long the backend waits for the device; `SMELT_METAL_TIMEOUT_MS`.
     pub timeout: Option<Duration>,
 }
@@ -57,6 +59,7 @@ impl Default for Switches {
             trace: None,
             capture: None,
             library: None,
+            sources: None,
             timeout: None,
         }
     }
@@ -103,6 +106,7 @@ impl Switches {
             trace: path("SMELT_TRACE"),
             capture: path("SMELT_METAL_CAPTURE"),
             library: path("SMELT_METALLIB_FILE"),
+            sources: path("SMELT_METAL_SOURCES"),
             timeout: timeout.map(|ms| Duration::from_millis(u64::from(ms))),
         })
     }
@@ -150,6 +154,7 @@ mod tests {
                 "a.metallib",
                 Switches { library: Some("a.metallib".into()), ..default() },
             ),
+            ("SMELT_METAL_SOURCES", "dir", Switches { sources: Some("dir".into()), ..default() }),
             (
                 "SMELT_METAL_TIMEOUT_MS",
                 "20",

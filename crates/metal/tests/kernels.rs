@@ -1,8 +1,9 @@
 //! Kernels launched directly: what no operation of the graph asks for yet (the largest elements of rows, attention sinks),
 //! every variant of the norm, and what kernels do with indices that the host would have refused.
 
+use metal::Switches;
 use metal::device::*;
-use metal::library::Library;
+use metal::library::{Library, Sources};
 use metal_sim::device::SimDevice;
 use std::time::Duration;
 
@@ -30,7 +31,9 @@ fn launch_with(
     threads: Size,
 ) -> Vec<Vec<u8>> {
     let device = SimDevice::from_environment().expect("clang is installed");
-    let compiled = device.new_library(library.name, &library.source(), &CompileOptions::default()).unwrap();
+    let source =
+        library.source(&Sources::new(&Switches::from_environment().unwrap(), metal::ops::LIBRARIES).unwrap());
+    let compiled = device.new_library(library.name, &source, &CompileOptions::default()).unwrap();
     let pipeline = device.new_pipeline(&compiled, kernel, constants).unwrap();
     let queue = device.new_queue("test").unwrap();
     let mut commands = queue.new_command_buffer("test").unwrap();

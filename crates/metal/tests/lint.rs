@@ -1,6 +1,7 @@
 //! Every kernel of the backend keeps the rules of Apple's front end.
 
 use metal::device::CompileOptions;
+use metal::library::Sources;
 use metal::ops::LIBRARIES;
 use metal_sim::compile::{Clang, Source};
 use metal_sim::lint::lint;
@@ -10,7 +11,7 @@ fn no_kernel_is_complained_about() {
     let clang = Clang::find().expect("the simulator needs clang");
     let mut kernels = 0;
     for library in LIBRARIES {
-        let text = library.source();
+        let text = library.source(&Sources::default());
         let source = Source { name: library.name, text: &text, include_directories: &[], only: None };
         let report = lint(&clang, source, &CompileOptions::default()).unwrap();
         let complaints: Vec<String> = report.diagnostics.iter().map(ToString::to_string).collect();

@@ -99,6 +99,8 @@ pub struct SimCommandBuffer {
     limits: Limits,
     budget: Duration,
     commands: Vec<Command>,
+    /// Barriers so far.
+    barriers: u64,
     queue: QueueHandle,
 }
 
@@ -112,7 +114,7 @@ pub(super) struct QueueHandle {
 
 impl SimCommandBuffer {
     pub(super) fn new(label: &str, limits: Limits, budget: Duration, queue: QueueHandle) -> Self {
-        Self { label: label.to_owned(), limits, budget, commands: Vec::new(), queue }
+        Self { label: label.to_owned(), limits, budget, commands: Vec::new(), barriers: 0, queue }
     }
 }
 
@@ -320,6 +322,12 @@ impl ComputeEncoder for SimEncoder<'_> {
 
     /// Dispatches run one after the other here, which every barrier allows; the sanitizer remembers it.
     fn barrier(&mut self) {
-        self.interval = new_interval();
+        let buffer = &mut *self.command_buffer;
+        let without =
+            buffer.queue.sanitizer.as_ref().and_then(|sanitizer| sanitizer.settings().without_barrier);
+        if without != Some(buffer.barriers) {
+            self.interval = new_interval();
+        }
+        buffer.barriers += 1;
     }
 }

@@ -70,8 +70,8 @@ impl SimDevice {
     }
 
     /// The device that the environment describes: `SMELT_SIM_GPU` (default: M1), `SMELT_SIM_THREADS`,
-    /// `SMELT_SIM_BUDGET_MS`; with `SMELT_SIM_SANITIZE=1` also `SMELT_SIM_SEED`, `SMELT_SIM_STEPS` and
-    /// `SMELT_SIM_REPORTS`.
+    /// `SMELT_SIM_BUDGET_MS`; with `SMELT_SIM_SANITIZE=1` also `SMELT_SIM_SEED`, `SMELT_SIM_STEPS`,
+    /// `SMELT_SIM_REPORTS` and `SMELT_SIM_WITHOUT_BARRIER` (counted from 1).
     ///
     /// # Errors
     /// [`Error::Device`] for a value that makes no sense, or without clang.
@@ -110,6 +110,7 @@ impl SimDevice {
                     sanitizer.steps = steps;
                 }
                 sanitizer.report_file = env::var_os("SMELT_SIM_REPORTS").map(Into::into);
+                sanitizer.without_barrier = number("SMELT_SIM_WITHOUT_BARRIER")?.map(|barrier| barrier - 1);
                 Self::with_sanitizer(profile, settings, sanitizer)
             }
             Ok(other) => {

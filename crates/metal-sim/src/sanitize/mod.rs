@@ -41,13 +41,16 @@ pub struct Settings {
     pub steps: u64,
     /// A file that every report is appended to as a line of JSON.
     pub report_file: Option<PathBuf>,
+    /// The barrier of every command buffer, counted from 0, that is left out. Where no hazard is found without it, the
+    /// barrier was needless, or what it guards did not happen.
+    pub without_barrier: Option<u64>,
 }
 
 impl Default for Settings {
     /// A new seed each time.
     fn default() -> Self {
         let seed = RandomState::new().build_hasher().finish();
-        Self { seed, steps: STEPS, report_file: None }
+        Self { seed, steps: STEPS, report_file: None, without_barrier: None }
     }
 }
 

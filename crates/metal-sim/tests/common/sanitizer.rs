@@ -18,8 +18,11 @@ pub fn device(seed: u64) -> SimDevice {
 }
 
 fn with_steps(seed: u64, steps: u64) -> SimDevice {
+    with(sanitize::Settings { seed, steps, ..sanitize::Settings::default() })
+}
+
+pub fn with(sanitizer: sanitize::Settings) -> SimDevice {
     let settings = Settings { threads: 2, budget: Duration::from_millis(100) };
-    let sanitizer = sanitize::Settings { seed, steps, report_file: None };
     match SimDevice::with_sanitizer(Profile::default(), settings, sanitizer) {
         Ok(device) => device,
         Err(error) => panic!("these tests need clang: {error}"),

@@ -1,0 +1,382 @@
+#!/usr/bin/env python3
+"""Mutation check of the Metal backend: takes away one guard at a time, and looks who notices.
+
+Of the kernels, every barrier, every range guard (a condition, or a clamp of an index) and every tail guard (a load or store of
+fewer than four elements); the tests of the operations concerned then run on the simulated GPU with its sanitizer. Kernels
+are compiled when the tests run (SMELT_METAL_SOURCES), so that a mutant takes no build.
+
+Of the encoder, every barrier that it puts into the command buffers of one prompt and one token of each tiny model
+(SMELT_SIM_WITHOUT_BARRIER).
+
+A mutant that survives is a missing test or a needless guard. Results are kept in a file, so that a run can be stopped and
+taken up again; a mutant is judged again when its kernel file has changed.
+
+    scripts/mutate-metal.py                      # all that is not judged yet
+    scripts/mutate-metal.py --file norm.metal    # of one file
+    scripts/mutate-metal.py --only barrier       # of one kind: barrier, condition, clamp, tail, encoder
+    scripts/mutate-metal.py --list               # what there is
+    scripts/mutate-metal.py --report FILE        # what was found, as Markdown
+"""
+
+import argparse
+import hashlib
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+KERNELS = ROOT / "crates/metal/kernels"
+
+# Which tests run for which file: test program, and a part of the tests' names. What compiles and runs quickly comes first.
+ATTENTION = [("kernels", "a_sink"), ("kernels", "keys_without"), ("kernels", "attention"), ("ops", "attention::")]
+MATMUL = [("ops", "matmul::"), ("ops", "fused::")]
+TESTS = {
+    "norm.metal": [("kernels", "norm"), ("ops", "norm::")],
+    "softmax.metal": [("kernels", "the_largest"), ("ops", "norm::softmaxes")],
+    "rope.metal": [("ops", "rope::")],
+    "rope.h": [("ops", "rope::"), ("ops", "fused::")],
+    "rows.metal": [("kernels", "indices_outside"), ("ops", "rows::"), ("ops", "cache::rows")],
+    "copy.metal": [("ops", "shape::")],
+    "elementwise.metal": [("ops", "elementwise::")],
+    "warmup.metal": [("backend", ""), ("weights", "")],
+    "cache.metal": [("kernels", "indices_outside"), ("kernels", "qkv"), ("ops", "cache::"), ("ops", "fused::")],
+    "cache.h": [("kernels", "indices_outside"), ("ops", "cache::"), ("ops", "fused::"), ("ops", "attention::")],
+    "gemm.metal": MATMUL,
+    "matvec.metal": MATMUL,
+    "attention_decode.metal": ATTENTION,
+    "attention_prefill.metal": ATTENTION,
+    "attention.h": ATTENTION,
+    "common.h": [("ops", "elementwise::"), ("kernels", "norm"), ("ops", "norm::"), ("ops", "matmul::")],
+    "formats.h": [("ops", "rows::"), ("ops", "matmul::")],
+}
+
+# Guards whose absence changes no result, by file and what stands there, and why they are there.
+EQUIVALENT = {}
+
+
+def blank(text):
+    """The text with comments blanked out, so that offsets stay."""
+    return re.sub(r"//[^\n]*", lambda found: " " * len(found.group()), text)
+
+
+def closing(text, start):
+    """The offset of the parenthesis that closes the one at `start`."""
+    depth = 0
+    for at in range(start, len(text)):
+        depth += (text[at] in "([{") - (text[at] in ")]}")
+        if depth == 0:
+            return at
+    raise ValueError("a parenthesis is not closed")
+
+
+def split(text, separators):
+    """The parts of an expression between separators outside of parentheses: start, end."""
+    parts, depth, start, at = [], 0, 0, 0
+    while at < len(text):
+        depth += (text[at] in "([{") - (text[at] in ")]}")
+        found = next((s for s in separators if depth == 0 and text.startswith(s, at)), None)
+        if found:
+            parts.append((start, at))
+            at += len(found)
+            start = at
+        else:
+            at += 1
+    parts.append((start, len(text)))
+    return parts
+
+
+# A comparison: neither a template's brackets nor an arrow nor a shift.
+COMPARISON = re.compile(r"[^<>=!-](<=?|>=?|==|!=)[^<>=]")
+# What chooses between ways that are all in range.
+SELECTS = re.compile(r"has_|OPERATION|ACTIVATION|kind ==|args\.gate|soft_cap|at\.z")
+# What is no index: arguments of a minimum or maximum of values.
+VALUES = re.compile(r"largest|score|top|\ba\.|\d\.\d|sink|mine|scale|threads")
+
+
+class Mutant:
+    """One text in place of another."""
+
+    def __init__(self, file, text, kind, start, end, replacement):
+        self.file, self.kind, self.start, self.end, self.replacement = file, kind, start, end, replacement
+        self.line = text.count("\n", 0, start) + 1
+        self.what = " ".join(text[start:end].split())
+
+    def key(self):
+        return f"{self.file}|{self.kind}|{self.what}|{self.replacement}|{self.start}"
+
+    def __str__(self):
+        return f"{self.file}:{self.line} {self.kind}: {self.what} -> {self.replacement or 'nothing'}"
+
+
+def conditions(code, start, end, leaves):
+    """Each part of a condition that compares: with what is left of it when it is gone."""
+    text = code[start:end]
+    alternatives = split(text, ["||"])
+    for a, b in alternatives:
+        for c, d in split(text[a:b], ["&&"]):
+            part = text[a + c : a + d]
+            if not COMPARISON.search(part) or SELECTS.search(part):
+                continue
+            lead = len(part) - len(part.lstrip())
+            # The guard holds, whatever is compared; where it leaves, it never does.
+            yield start + a + c + lead, start + a + d - (len(part) - len(part.rstrip())), "false" if leaves else "true"
+
+
+def mutants_of(path):
+    """All mutants of a kernel file."""
+    text = path.read_text()
+    code = blank(text)
+    # Macros are not code.
+    code = re.sub(r"#define(?:[^\n]*\\\n)*[^\n]*", lambda found: re.sub(r"[^\n]", " ", found.group()), code)
+    found = []
+
+    def add(kind, start, end, replacement):
+        found.append(Mutant(path.name, text, kind, start, end, replacement))
+
+    for match in re.finditer(r"\b(?:threadgroup|simdgroup)_barrier\(", code):
+        add("barrier", match.start(), closing(code, match.end() - 1) + 1, "")
+    for match in re.finditer(r"\bif \(", code):
+        end = closing(code, match.end() - 1)
+        leaves = re.match(r"\s*(return|continue|break)\b", code[end + 1 :]) is not None
+        for start, stop, replacement in conditions(code, match.end(), end, leaves):
+            add("condition", start, stop, replacement)
+    for match in re.finditer(r"\bfor \(", code):
+        end = closing(code, match.end() - 1)
+        parts = split(code[match.end() : end], [";"])
+        if len(parts) == 3 and "&&" in code[match.end() + parts[1][0] : match.end() + parts[1][1]]:
+            a, b = (match.end() + at for at in parts[1])
+            for start, stop, replacement in conditions(code, a, b, False):
+                add("condition", start, stop, replacement)
+    for match in re.finditer(r"\?", code):
+        # Back to what the condition begins behind.
+        start, depth = match.start(), 0
+        while start > 0:
+            last = code[start - 1]
+            depth += (last in ")]") - (last in "([")
+            assigns = last == "=" and code[start - 2] not in "<>=!" and code[start] != "="
+            if depth < 0 or (depth == 0 and (last in ",;:{}" or assigns)):
+                break
+            start -= 1
+        start += len(re.match(r"\s*(?:return\b)?\s*", code[start:]).group())
+        for a, b, replacement in conditions(code, start, match.start(), False):
+            add("condition", a, b, replacement)
+    for match in re.finditer(r"const bool \w+ = ([^;?]*);", code):
+        for a, b, replacement in conditions(code, match.start(1), match.end(1), False):
+            add("condition", a, b, replacement)
+    for match in re.finditer(r"\b(?:min|max)\(", code):
+        end = closing(code, match.end() - 1)
+        inner = code[match.end() : end]
+        parts = split(inner, [","])
+        if len(parts) != 2 or VALUES.search(inner):
+            continue
+        for a, b in parts:
+            kept = inner[a:b].strip()
+            if kept != "0":
+                add("clamp", match.start(), end + 1, f"({kept})")
+    for match in re.finditer(r"\b(load4|store4)_partial\(", code):
+        end = closing(code, match.end() - 1)
+        line = code[code.rfind("\n", 0, match.start()) + 1 : match.start()]
+        if "inline" in line:
+            continue
+        inner = text[match.end() : end]
+        a, b = split(code[match.end() : end], [","])[-1]
+        add("tail", match.start(), end + 1, f"{match.group(1)}({inner[: a - 1]})")
+    return found
+
+
+class Programs:
+    """The test programs, and how long their tests take."""
+
+    def __init__(self, profile):
+        build = ["cargo", "test", "--no-run", "--message-format=json"]
+        build += ["-p", "smelt-tests", "-p", "smelt-metal"] + (["--release"] if profile == "release" else [])
+        wanted = ["ops", "metal", "kernels", "backend", "weights"]
+        build += [word for name in wanted for word in ("--test", name)]
+        out = subprocess.run(build, cwd=ROOT, stdout=subprocess.PIPE, check=True, text=True).stdout
+        self.paths = {}
+        for line in out.splitlines():
+            message = json.loads(line)
+            if message.get("executable") and message["target"]["name"] in wanted:
+                self.paths[message["target"]["name"]] = message["executable"]
+        self.tests = {}
+
+    def names(self, program, part):
+        """The tests of a program whose names have this part."""
+        if program not in self.tests:
+            listing = [self.paths[program], "--list", "--format=terse"]
+            out = subprocess.run(listing, stdout=subprocess.PIPE, check=True, text=True).stdout
+            self.tests[program] = [line.removesuffix(": test") for line in out.splitlines() if line.endswith(": test")]
+        return [name for name in self.tests[program] if part in name]
+
+    def run(self, program, name, environment, timeout):
+        """Runs a test: whether it passed, the seconds it took, and what it wrote."""
+        start = time.time()
+        command = [self.paths[program], "--exact", name, "--include-ignored", "--nocapture"]
+        environment = {**os.environ, "RUST_BACKTRACE": "0", "SMELT_SIM_SANITIZE": "1", "SMELT_TEST_BACKEND": "metal-sim", **environment}
+        # Cargo sets the folder of the package.
+        folder = ROOT / ("tests" if program in ("ops", "metal") else "crates/metal")
+        environment["CARGO_MANIFEST_DIR"] = str(folder)
+        try:
+            done = subprocess.run(
+                command, cwd=folder, env=environment, timeout=timeout, text=True, errors="replace",
+                stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+            )
+        except subprocess.TimeoutExpired:
+            return False, time.time() - start, "the deadline"
+        return done.returncode == 0, time.time() - start, done.stdout
+
+
+def cause(output):
+    """What noticed: the class of the sanitizer's report, or the message of the failed test."""
+    kinds = "out-of-bounds|use-after-free|uninitialized-read|threadgroup-race|race|dispatch-hazard|divergent-barrier|misaligned"
+    found = re.search(rf"\b({kinds}|infinite-loop|fault)\b[: ].*", output)
+    if found:
+        return f"sanitizer: {found.group(1)}"
+    for text, name in [("the deadline", "deadline"), ("normalised mean squared error", "error above its bound")]:
+        if text in output:
+            return name
+    lines = output.splitlines()
+    at = next((i for i, line in enumerate(lines) if "panicked at" in line), None)
+    return "test: " + (" ".join(lines[at + 1 : at + 2])[:80] if at is not None else (lines or ["?"])[-1][:80])
+
+
+class Ledger:
+    """What is known, a line of JSON for each mutant."""
+
+    def __init__(self, path):
+        self.path, self.known = path, {}
+        if path.exists():
+            for line in path.read_text().splitlines():
+                entry = json.loads(line)
+                self.known[entry["key"]] = entry
+
+    def add(self, entry):
+        self.known[entry["key"]] = entry
+        with self.path.open("a") as file:
+            file.write(json.dumps(entry) + "\n")
+
+
+def judge_kernels(programs, ledger, mutants, folder):
+    """Runs each mutant's tests until one fails."""
+    hashes = {name: hashlib.sha256((KERNELS / name).read_bytes()).hexdigest()[:12] for name in TESTS}
+    baseline = {}
+    for number, mutant in enumerate(mutants, 1):
+        key = f"{mutant.key()}|{hashes[mutant.file]}"
+        if key in ledger.known:
+            continue
+        text = (KERNELS / mutant.file).read_text()
+        # On one line with what was there, so that places in reports stay right.
+        lines = text.count("\n", mutant.start, mutant.end)
+        changed = text[: mutant.start] + mutant.replacement + "\n" * lines + text[mutant.end :]
+        for old in folder.iterdir():
+            old.unlink()
+        (folder / mutant.file).write_text(changed)
+        caught, seconds = None, 0.0
+        tests = [(program, name) for program, part in TESTS[mutant.file] for name in programs.names(program, part)]
+        for program, name in dict.fromkeys(tests):
+            if (program, name) not in baseline:
+                passed, took, output = programs.run(program, name, {}, 3600)
+                if not passed:
+                    sys.exit(f"{program} {name} fails without a mutant:\n{output[-3000:]}")
+                baseline[program, name] = took
+            environment = {"SMELT_METAL_SOURCES": str(folder)}
+            passed, took, output = programs.run(program, name, environment, 120 + 5 * baseline[program, name])
+            seconds += took
+            if not passed:
+                caught = f"{cause(output)} ({program} {name})"
+                break
+        entry = {"key": key, "file": mutant.file, "line": mutant.line, "kind": mutant.kind, "what": mutant.what}
+        entry |= {"replacement": mutant.replacement, "caught": caught}
+        ledger.add(entry)
+        print(f"[{number}/{len(mutants)}] {seconds:.0f} s  {mutant}\n    {caught or 'SURVIVED'}", flush=True)
+
+
+def judge_encoder(programs, ledger):
+    """Leaves out each barrier of the command buffers of a tiny model."""
+    name = "a_tiny_model_of_every_architecture"
+    for test in programs.names("metal", name):
+        passed, _, output = programs.run("metal", test, {}, 3600)
+        counts = {case: int(count) for case, count in re.findall(r"barriers of ([\w, -]+): (\d+)", output)}
+        if not passed or not counts:
+            sys.exit(f"metal {test} fails without a mutant:\n{output[-3000:]}")
+        for case, count in counts.items():
+            for barrier in range(1, count + 1):
+                key = f"encoder|{case}|{barrier}|{count}"
+                if key in ledger.known:
+                    continue
+                environment = {"SMELT_SIM_WITHOUT_BARRIER": str(barrier), "SMELT_TEST_CASE": case}
+                passed, took, output = programs.run("metal", test, environment, 600)
+                place = re.search(r"dispatch: ([^;\n]*)", output)
+                caught = None if passed else cause(output) + (f" ({place.group(1)})" if place else "")
+                entry = {"key": key, "file": "encoder", "line": barrier, "kind": "encoder", "what": f"{case}, barrier {barrier}"}
+                ledger.add(entry | {"replacement": "", "caught": caught})
+                print(f"{took:.0f} s  {case}, barrier {barrier} of {count}\n    {caught or 'SURVIVED'}", flush=True)
+
+
+def report(ledger, mutants):
+    """The findings as Markdown."""
+    hashes = {name: hashlib.sha256((KERNELS / name).read_bytes()).hexdigest()[:12] for name in TESTS}
+    rows, open_ones = [], 0
+    for mutant in mutants:
+        entry = ledger.known.get(f"{mutant.key()}|{hashes[mutant.file]}")
+        reason = EQUIVALENT.get((mutant.file, mutant.what, mutant.replacement))
+        caught = (entry or {}).get("caught") or (f"none: {reason}" if reason else "**survived**" if entry else "not run")
+        open_ones += caught in ("**survived**", "not run")
+        quoted = [f"`{text.replace('|', chr(92) + '|')}`" if text else "nothing" for text in (mutant.what, mutant.replacement)]
+        rows.append(f"| {mutant.file}:{mutant.line} | {mutant.kind} | {quoted[0]} | {quoted[1]} | {caught} |")
+    head = f"{len(mutants)} mutants of the kernels, {open_ones} of them neither caught nor explained.\n"
+    table = ["| place | kind | what | instead | caught by |", "|---|---|---|---|---|", *rows]
+    encoder = [entry for entry in ledger.known.values() if entry["kind"] == "encoder"]
+    cases = {}
+    for entry in encoder:
+        case = cases.setdefault(entry["what"].rsplit(",", 1)[0], [0, 0])
+        case[0] += 1
+        case[1] += entry["caught"] is not None
+    lines = ["| command buffer | barriers | caught |", "|---|---:|---:|"]
+    lines += [f"| {case} | {total} | {caught} |" for case, (total, caught) in sorted(cases.items())]
+    return "\n".join([head, *table, "", *lines, ""])
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--file", help="only mutants of this kernel file")
+    parser.add_argument("--only", help="only mutants of this kind, or those whose description has this part")
+    parser.add_argument("--list", action="store_true", help="list the mutants and run nothing")
+    parser.add_argument("--report", type=Path, help="write what was found, and run nothing")
+    parser.add_argument("--results", type=Path, default=ROOT / "target/mutants.jsonl", help="where results are kept")
+    parser.add_argument("--profile", choices=["dev", "release"], default="dev", help="of the test programs")
+    parser.add_argument("--count", type=int, help="stop after so many mutants")
+    arguments = parser.parse_args()
+    everything = [mutant for name in TESTS for mutant in mutants_of(KERNELS / name)]
+    wanted = [
+        mutant
+        for mutant in everything
+        if (not arguments.file or mutant.file == arguments.file)
+        and (not arguments.only or arguments.only == mutant.kind or arguments.only in str(mutant))
+    ]
+    arguments.results.parent.mkdir(parents=True, exist_ok=True)
+    ledger = Ledger(arguments.results)
+    if arguments.list:
+        print("\n".join(map(str, wanted)))
+        return
+    if arguments.report:
+        arguments.report.write_text(report(ledger, everything))
+        return
+    programs = Programs(arguments.profile)
+    if arguments.only == "encoder":
+        judge_encoder(programs, ledger)
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        run = [m for m in wanted if (m.file, m.what, m.replacement) not in EQUIVALENT]
+        judge_kernels(programs, ledger, run[: arguments.count], Path(folder))
+    if not arguments.file and not arguments.only:
+        judge_encoder(programs, ledger)
+
+
+if __name__ == "__main__":
+    main()

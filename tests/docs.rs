@@ -35,8 +35,7 @@ fn read(name: &str) -> String {
 
 /// The names of files and folders between backticks: what has a slash and no space, or the ending of a source file.
 fn paths(text: &str) -> Vec<&str> {
-    const ENDINGS: [&str; 10] =
-        [".rs", ".h", ".metal", ".cu", ".cuh", ".md", ".py", ".sh", ".toml", ".html"];
+    const ENDINGS: [&str; 10] = [".rs", ".h", ".metal", ".cu", ".cuh", ".md", ".py", ".sh", ".toml", ".html"];
     let quoted = text.split('`').skip(1).step_by(2);
     quoted
         .filter(|name| {
@@ -57,7 +56,8 @@ fn missing<'n>(entries: &[String], names: &[&'n str]) -> Vec<&'n str> {
 
 #[test]
 fn names_of_files_are_told_from_other_code() {
-    let text = "`graph/src`, `a.rs`, `Scheduler::run`, `cargo test -p x/y`, a/b, `SMELT_X=a/b`, ``, `models/`";
+    let text =
+        "`graph/src`, `a.rs`, `Scheduler::run`, `cargo test -p x/y`, a/b, `SMELT_X=a/b`, ``, `models/`";
     assert_eq!(paths(text), ["graph/src", "a.rs", "models/"]);
     let entries = ["/crates/graph/src".to_owned(), "/crates/graph/src/aa.rs".to_owned()];
     assert_eq!(missing(&entries, &["graph/src/", "aa.rs", "a.rs", "raph/src"]), ["a.rs", "raph/src"]);

@@ -53,6 +53,20 @@ fn a_short_prompt_of_the_smallest_model_equals_the_float32_reference() {
     judge(0, DType::F32, F32_LIMIT, |case| case.id == "plain", 16);
 }
 
+/// For the sanitizer, which takes several times as long:
+/// `SMELT_SIM_SANITIZE=1 cargo test -p smelt-tests --test metal -- --ignored a_few_tokens`.
+#[test]
+#[ignore = "takes the simulator minutes"]
+fn a_few_tokens_of_every_model() {
+    for (alias, name) in MODELS {
+        let golden = golden(name);
+        let shortest = golden.cases.iter().min_by_key(|case| case.token_ids.len());
+        let mut engine = load(alias, DType::F16);
+        check_greedy(&mut engine, alias, shortest.unwrap(), 3);
+        eprintln!("{alias}: {:?}", engine.counters());
+    }
+}
+
 /// Barriers that the simulated GPU was given.
 fn barriers(engine: &Engine) -> u64 {
     let counters = engine.counters().into_iter().find(|(name, _)| *name == "metal-sim");

@@ -164,7 +164,7 @@ impl Scene {
         Ok((result, case.seconds))
     }
 
-    fn reference(&self) -> Vec<f64> {
+    pub fn reference(&self) -> Vec<f64> {
         let op = &self.op;
         let mut out = Vec::new();
         for (content, &(len, new)) in self.content.iter().zip(&self.sequences) {

@@ -11,12 +11,15 @@ use quant::Format;
 const TOKENS: usize = 5;
 const COLS: usize = 256;
 const HEAD: usize = 64;
-const ROWS: [usize; 3] = [4 * HEAD, 2 * HEAD, 2 * HEAD];
+/// Ten heads: kernels take four at a time.
+const ROWS: [usize; 3] = [6 * HEAD, 2 * HEAD, 2 * HEAD];
 const CACHE_ROWS: [i32; TOKENS] = [3, 4, 5, 9, 40];
+const ONE_FORMAT: [Format; 3] = [Format::Q4_K; 3];
 const POSITIONS: [i32; TOKENS] = [3, 4, 5, 6, 7];
 
 struct Layer {
     x: Vec<f32>,
+    formats: [Format; 3],
     weights: [Vec<u8>; 3],
     biases: Option<[Vec<f32>; 3]>,
     norms: Option<[Vec<f32>; 2]>,
@@ -24,11 +27,12 @@ struct Layer {
 }
 
 impl Layer {
-    fn new(biased: bool, normed: bool, turned: bool) -> Layer {
+    fn new(formats: [Format; 3], biased: bool, normed: bool, turned: bool) -> Layer {
         let mut random = Random::new(12);
         Layer {
             x: random.floats(TOKENS * COLS),
-            weights: ROWS.map(|rows| random_weights(Format::Q4_K, rows, COLS, &mut random)),
+            formats,
+            weights: [0, 1, 2].map(|i| random_weights(formats[i], ROWS[i], COLS, &mut random)),
             biases: biased.then(|| ROWS.map(|rows| random.floats(rows))),
             norms: normed.then(|| [0, 1].map(|_| random.floats(HEAD))),
             rope: turned.then(|| Rope {
@@ -44,7 +48,7 @@ impl Layer {
         [0, 1, 2].map(|i| {
             let mut case = Case::new(backend, &params(TOKENS));
             let x = case.floats(Shape::new(TOKENS, COLS), &self.x);
-            let weight = case.weight("w", Format::Q4_K, ROWS[i], COLS, self.weights[i].clone());
+            let weight = case.weight("w", self.formats[i], ROWS[i], COLS, self.weights[i].clone());
             let bias = self.biases.as_ref().map(|biases| case.vector("b", &biases[i]));
             let mut y = case.run(Op::MatMul(MatMul { weight, bias, logits: false }), &[x]);
             let shape = Shape::new(TOKENS, ROWS[i]);
@@ -78,10 +82,21 @@ const STORE: KvStore = KvStore { layer: 0, group: GroupId(0) };
 #[test]
 fn projections_norms_rotation_and_store() {
     for mut tested in backends() {
-        for (biased, normed, turned) in
-            [(false, false, true), (true, false, true), (false, true, true), (true, true, false)]
-        {
-            let layer = Layer::new(biased, normed, turned);
+        for (formats, biased, normed, turned) in [
+            (ONE_FORMAT, false, false, true),
+            (ONE_FORMAT, true, false, true),
+            (ONE_FORMAT, false, true, true),
+            (ONE_FORMAT, true, true, false),
+            // As in models whose values are of a finer format.
+            ([Format::Q4_K, Format::Q4_K, Format::Q6_K], true, false, true),
+            ([Format::Q5_0, Format::Q8_0, Format::Q8_0], false, true, true),
+            ([Format::Q4_K, Format::F16, Format::Q4_K], true, false, true),
+        ] {
+            // What a GPU does not claim, models do not ask of it.
+            if formats != ONE_FORMAT && !tested.is_cpu() && !tested.is_metal() {
+                continue;
+            }
+            let layer = Layer::new(formats, biased, normed, turned);
             let [q, k, v] = layer.steps(tested.backend.as_mut());
             let state = kv_state(64, ROWS[1], ROWS[2], DType::F32);
             let mut case = Case::with_state(tested.backend.as_mut(), &params(TOKENS), state);
@@ -91,7 +106,7 @@ fn projections_norms_rotation_and_store() {
                 case.ints(InputKind::CacheRows(GroupId(0)), &CACHE_ROWS),
             ];
             let weights = [0, 1, 2].map(|i| {
-                case.weight(&format!("w{i}"), Format::Q4_K, ROWS[i], COLS, layer.weights[i].clone())
+                case.weight(&format!("w{i}"), layer.formats[i], ROWS[i], COLS, layer.weights[i].clone())
             });
             let biases = layer
                 .biases
@@ -116,7 +131,7 @@ fn projections_norms_rotation_and_store() {
 fn bias_rotation_and_store_after_one_product() {
     for mut tested in backends() {
         for (biased, turned) in [(false, true), (true, true), (true, false)] {
-            let mut layer = Layer::new(biased, false, turned);
+            let mut layer = Layer::new(ONE_FORMAT, biased, false, turned);
             let [q, k, v] = layer.steps(tested.backend.as_mut());
             // The products alone, side by side.
             let (biases, rope) = (layer.biases.take(), layer.rope.take());

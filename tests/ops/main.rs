@@ -16,4 +16,5 @@ mod perf;
 mod rope;
 mod rows;
 mod shape;
+mod strict;
 mod support;

@@ -83,7 +83,7 @@ impl Reference {
 }
 
 /// The tiny model of each case of `data/tiny/reference.json`; `rope_freqs` are those of `llama-3-factors`.
-fn cases(rope_freqs: Vec<f32>) -> Vec<(&'static str, Tiny)> {
+pub fn cases(rope_freqs: Vec<f32>) -> Vec<(&'static str, Tiny)> {
     let text = |text: &str| Value::String(text.into());
     let tiny = |architecture| Tiny { architecture, ..Tiny::default() };
     let window = |period: usize| {

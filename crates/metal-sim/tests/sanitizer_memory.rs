@@ -2,6 +2,8 @@
 
 mod common;
 
+use std::time::Duration;
+
 use common::Lab;
 use common::sanitizer::{clean, finds};
 use metal::device::*;
@@ -51,6 +53,31 @@ fn accesses_outside_of_a_binding() {
         "inline_bytes",
         None,
     );
+}
+
+#[test]
+fn accesses_outside_of_what_the_kernel_was_promised_to_touch() {
+    let run = |promised: Option<usize>| {
+        move |lab: &Lab| {
+            let (input, out) = (lab.buffer(&[1i32; 128]), lab.buffer(&[0i32; 64]));
+            let pipeline =
+                lab.device.new_pipeline(&lab.library, "past_the_end", &FunctionConstants::new())?;
+            let mut command_buffer = lab.queue.new_command_buffer("promise")?;
+            let mut encoder = command_buffer.compute_encoder("promise", DispatchMode::Serial);
+            encoder.set_pipeline(&pipeline);
+            encoder.set_buffer(0, &input, 0)?;
+            if let Some(length) = promised {
+                encoder.limit_buffer(0, length);
+            }
+            encoder.set_buffer(1, &out, 0)?;
+            encoder.dispatch_threads(Size::width(64), Size::width(64))?;
+            drop(encoder);
+            command_buffer.commit()?.wait(Duration::from_secs(30))
+        }
+    };
+    clean(SOURCE, run(None));
+    let report = finds(SOURCE, run(Some(256)), Kind::OutOfBounds, "past_the_end", None).remove(0);
+    assert_eq!(offset_and_length(&report), (256, 256));
 }
 
 #[test]

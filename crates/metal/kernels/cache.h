@@ -42,7 +42,7 @@ template <typename C> struct CacheWriter;
 
 template <> struct CacheWriter<CacheF32> {
     static void store(device uchar* row, int first, int count, float4 v) {
-        if (count > 0) store4_partial((device float*)row + first, v, count);
+        store4_partial((device float*)row + first, v, count);
     }
 };
 

@@ -18,8 +18,8 @@ kernel void kv_store(device const float* keys [[buffer(0)]],
     const int row = rows[at.y];
     const int count = row >= 0 && row < args.cache_rows ? cols - first : 0;
     device const float* in = (value ? values : keys) + ulong(at.y) * cols + first;
-    device uchar* out = (value ? value_cache : key_cache) + ulong(max(row, 0)) * row_bytes;
-    CacheWriter<C>::store(out, first, count, load4_partial(in, max(count, 0)));
+    device uchar* out = (value ? value_cache : key_cache) + ulong(row) * row_bytes;
+    CacheWriter<C>::store(out, first, count, load4_partial(in, count));
 }
 
 template [[host_name("kv_store_f32")]] kernel decltype(kv_store<CacheF32>) kv_store<CacheF32>;

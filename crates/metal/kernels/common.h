@@ -8,7 +8,8 @@
 inline float4 load4(device const float* p) { return float4(*(device const packed_float4*)p); }
 inline void store4(device float* p, float4 v) { *(device packed_float4*)p = packed_float4(v); }
 
-// Four floats of which only the first `count` (0 to 4) exist; the others are zero and are not touched.
+// Four floats of which only the first `count` exist (four and more: all; 0 and less: none); the others are zero and are not
+// touched.
 inline float4 load4_partial(device const float* p, int count) {
     if (count >= 4) return load4(p);
     float4 v = 0.0f;

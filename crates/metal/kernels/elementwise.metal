@@ -40,7 +40,7 @@ kernel void binary(device const float* a [[buffer(0)]],
         // Rows of odd width: each element may be the first of a row.
         ulong j = i % args.period;
         for (short k = 0; k < 4; k++) {
-            w[k] = k < count ? b[j] : 0.0f;
+            w[k] = b[j];
             j = j + 1 == args.period ? 0 : j + 1;
         }
     }

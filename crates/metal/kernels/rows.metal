@@ -20,7 +20,7 @@ kernel void get_rows(device const uchar* table [[buffer(0)]],
     device float* out = y + ulong(at.y) * args.cols + offset;
     for (short i = 0; i < 4; i++) {
         const int e = (i >> 1) * F::GAP + 4 * (i & 1);
-        store4_partial(out + e, values.v[i], F::PARTIAL ? max(args.cols - offset - e, 0) : 4);
+        store4_partial(out + e, values.v[i], F::PARTIAL ? args.cols - offset - e : 4);
     }
 }
 

@@ -85,7 +85,7 @@ impl<D: Device> MetalBackend<D> {
         let switches = options.switches;
         let math = if switches.strict { MathMode::Safe } else { MathMode::Fast };
         let prebuilt = switches.library.as_deref().map(|path| prebuilt(&device, path)).transpose()?;
-        let sources = Sources::new(&switches, ops::LIBRARIES)?;
+        let sources = Sources::new(&switches, &[ops::LIBRARIES, &[warmup::LIBRARY]].concat())?;
         let mut loader = Loader::new(&device, math, sources, prebuilt);
         loader.compile(ops::LIBRARIES)?;
         let kernels = Kernels::load(&mut loader)?;

@@ -5,7 +5,9 @@
 //! both needed. When a graph is built, the backend is told of its nodes in the order in which it will execute them, and
 //! plans: all nodes of a chain but the last are held, and the last one's dispatch computes them all.
 
-use graph::{Graph, GraphParams, NodeId, Op, Operand};
+use crate::ops::fused;
+use graph::ops::{KvStore, MatMul, QkNorm, Rope};
+use graph::{Graph, GraphParams, Node, NodeId, Op, Operand, StateSpec};
 use std::collections::HashMap;
 
 /// A chain that a kernel computes.
@@ -15,6 +17,20 @@ pub enum Chain {
     AddNorm,
     /// A norm that only a sum reads, the sum, and the norm of it.
     NormAddNorm,
+    /// Projections of one value to queries, keys and values, norms of heads and rotations of the first two, if there are
+    /// any, and the store: what the graph's fused node does, for graphs without it.
+    QkvStore,
+}
+
+impl Chain {
+    /// Every chain with each number of nodes that it may have, longest first.
+    const LENGTHS: [(Chain, usize); 5] = [
+        (Chain::QkvStore, 8),
+        (Chain::QkvStore, 6),
+        (Chain::QkvStore, 4),
+        (Chain::NormAddNorm, 3),
+        (Chain::AddNorm, 2),
+    ];
 }
 
 /// A node that was executed and is computed with a later one.
@@ -47,8 +63,7 @@ impl Fusion {
             *self = Fusion { params: Some(graph.params().clone()), ..Fusion::default() };
         }
         self.order.push(id);
-        let longest = [(Chain::NormAddNorm, 3), (Chain::AddNorm, 2)];
-        for (chain, length) in longest.into_iter().filter(|(chain, _)| chains.contains(chain)) {
+        for (chain, length) in Chain::LENGTHS.into_iter().filter(|(chain, _)| chains.contains(chain)) {
             let Some(start) = self.order.len().checked_sub(length) else { continue };
             let nodes = &self.order[start..];
             if nodes.iter().all(|node| !self.held.contains_key(node)) && is_chain(graph, chain, nodes) {
@@ -78,10 +93,7 @@ fn is_chain(graph: &Graph, chain: Chain, nodes: &[NodeId]) -> bool {
         matches!(node.op, Op::Add) && node.inputs.iter().all(whole) && node.inputs[0] != node.inputs[1]
     };
     let reads = |reader: NodeId, id: NodeId| graph.node(reader).inputs.contains(&id);
-    let read_once = |id: NodeId| {
-        let readers = graph.nodes().iter().filter(|node| node.inputs.contains(&id)).count();
-        readers == 1 && !graph.outputs().contains(&id)
-    };
+    let read_once = |id: NodeId| is_read_once(graph, id);
     neighbours
         && match (chain, nodes) {
             (Chain::AddNorm, &[sum, norm]) => is_sum(sum) && is_norm(norm) && reads(norm, sum),
@@ -93,18 +105,82 @@ fn is_chain(graph: &Graph, chain: Chain, nodes: &[NodeId]) -> bool {
                     && read_once(first)
                     && reads(norm, sum)
             }
+            (Chain::QkvStore, nodes) => is_qkv_store(graph, nodes).is_some(),
             _ => false,
         }
+}
+
+fn is_read_once(graph: &Graph, id: NodeId) -> bool {
+    let readers = graph.nodes().iter().filter(|node| node.inputs.contains(&id)).count();
+    readers == 1 && !graph.outputs().contains(&id)
+}
+
+/// Whether these nodes, in this order, are a [`Chain::QkvStore`] that the kernel can store.
+fn is_qkv_store(graph: &Graph, nodes: &[NodeId]) -> Option<()> {
+    let [query, key, value, between @ .., store] = nodes else { return None };
+    let product = |id: NodeId| match &graph.node(id).op {
+        Op::MatMul(op) => Some((op, graph.node(id).inputs[0])),
+        _ => None,
+    };
+    let products = [product(*query)?, product(*key)?, product(*value)?];
+    let biased = products.map(|(MatMul { bias, .. }, x)| (bias.is_some(), x));
+    // What the pair of queries and keys is now, and the pairs of operations on it.
+    let (mut pair, mut pairs) = ([*query, *key], between.chunks_exact(2).peekable());
+    let mut step = |is: fn(&Node) -> bool| {
+        let &[query, key] = pairs.next_if(|ids| ids.iter().all(|&id| is(graph.node(id))))? else {
+            return None;
+        };
+        let follows = [(query, pair[0]), (key, pair[1])]
+            .into_iter()
+            .all(|(id, before)| graph.node(id).inputs[0] == before && is_read_once(graph, before));
+        pair = [query, key];
+        Some((follows, graph.node(query), graph.node(key)))
+    };
+    let norms = step(|node| matches!(node.op, Op::QkNorm(_)));
+    let ropes = step(|node| matches!(node.op, Op::Rope(_)));
+    let norm = match norms {
+        None => None,
+        Some((true, Node { op: Op::QkNorm(query), .. }, Node { op: Op::QkNorm(key), .. })) => {
+            let QkNorm { epsilon, head_dim, .. } = *key;
+            ((query.epsilon, query.head_dim) == (epsilon, head_dim)).then_some(())?;
+            Some(head_dim)
+        }
+        Some(_) => return None,
+    };
+    let rope: Option<&Rope> = match ropes {
+        None => None,
+        Some((true, query, key)) => match (&query.op, &key.op) {
+            (Op::Rope(of_query), Op::Rope(of_key))
+                if of_query == of_key && query.inputs[1] == key.inputs[1] =>
+            {
+                Some(of_query)
+            }
+            _ => return None,
+        },
+        Some(_) => return None,
+    };
+    let Op::KvStore(KvStore { layer, .. }) = graph.node(*store).op else { return None };
+    let Some(&StateSpec::Kv { key: cache, .. }) = graph.state(layer) else { return None };
+    let cols = [*query, *key, *value].map(|id| graph.node(id).shape.cols);
+    let fits = biased[0] == biased[1]
+        && biased[0] == biased[2]
+        && pairs.next().is_none()
+        && between.len().is_multiple_of(2)
+        && graph.node(*store).inputs[..2] == [pair[1], *value]
+        && [pair[1], *value].into_iter().all(|id| is_read_once(graph, id))
+        && fused::head_dim(rope, norm, cols, cache).is_some();
+    fits.then_some(())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use graph::ops::{Activation, GetRows, RmsNorm};
-    use graph::{CacheParams, DType, GraphBuilder, InputKind, Participation, WeightInfo};
+    use graph::ops::{Activation, GetRows, RmsNorm, RopeStyle, RopeTable};
+    use graph::{CacheParams, DType, GraphBuilder, GroupId, InputKind, Participation, WeightInfo};
     use quant::Format;
+    use std::sync::Arc;
 
-    const ALL: [Chain; 2] = [Chain::AddNorm, Chain::NormAddNorm];
+    const ALL: [Chain; 3] = [Chain::AddNorm, Chain::NormAddNorm, Chain::QkvStore];
 
     fn builder(tokens: usize) -> GraphBuilder {
         let params = GraphParams {
@@ -118,7 +194,15 @@ mod tests {
             fuse_qkv: false,
             fuse_ffn: false,
         };
-        GraphBuilder::new(&params, vec![])
+        let cache = StateSpec::Kv {
+            group: GroupId(0),
+            rows: 16,
+            key_cols: 8,
+            value_cols: 8,
+            key: DType::F32,
+            value: DType::F32,
+        };
+        GraphBuilder::new(&params, vec![cache])
     }
 
     /// Two activations of one shape.
@@ -199,6 +283,87 @@ mod tests {
         let doubled = add(&mut b, x, x);
         let normed = norm(&mut b, doubled);
         assert_eq!(plan(&b.finish(&[normed]), &[], &ALL), []);
+    }
+
+    /// What may be odd about the projections of a layer.
+    #[derive(Clone, Copy, Default, PartialEq)]
+    struct Layer {
+        normed: bool,
+        turned: bool,
+        /// The key's epsilon is another one.
+        epsilons_differ: bool,
+        /// The value is of another activation.
+        two_sources: bool,
+        /// The query has a bias, and the others have none.
+        one_bias: bool,
+        /// The key is read by the output, too.
+        key_is_read: bool,
+        /// Width of a head.
+        head_dim: usize,
+    }
+
+    /// The plan of a layer's projections, and what it would be if they were a chain.
+    fn projections(layer: Layer) -> (Vec<(usize, usize)>, Vec<(usize, usize)>) {
+        let mut b = builder(2);
+        let [x, y] = two(&mut b);
+        b.set_layer(Some(0));
+        let (positions, rows) = (b.input(InputKind::Positions), b.input(InputKind::CacheRows(GroupId(0))));
+        let vector = |b: &mut GraphBuilder, name: &str, cols| {
+            b.weight(&WeightInfo { name: name.into(), format: Format::F32, rows: 1, cols })
+        };
+        let mut held = Vec::new();
+        let mut pair = ["q", "k", "v"].map(|name| {
+            let weight = b.weight(&WeightInfo { name: name.into(), format: Format::F32, rows: 8, cols: 8 });
+            let bias = (layer.one_bias && name == "q").then(|| vector(&mut b, "bias", 8));
+            let from = if layer.two_sources && name == "v" { y } else { x };
+            let product = Op::MatMul(MatMul { weight, bias, logits: false });
+            held.push(b.op(name, product, &[from]).unwrap());
+            *held.last().unwrap()
+        });
+        for i in (0..2).filter(|_| layer.normed) {
+            let epsilon = if layer.epsilons_differ && i == 1 { 1e-5 } else { 1e-6 };
+            let norm =
+                QkNorm { weight: vector(&mut b, "norm", layer.head_dim), epsilon, head_dim: layer.head_dim };
+            pair[i] = b.op("norm", Op::QkNorm(norm), &[pair[i]]).unwrap();
+            held.push(pair[i]);
+        }
+        for i in (0..2).filter(|_| layer.turned) {
+            let table =
+                Arc::new(RopeTable { inv_freq: vec![1.0; layer.head_dim / 2].into(), magnitude: 1.0 });
+            let rope = Rope { head_dim: layer.head_dim, style: RopeStyle::SplitHalf, table };
+            pair[i] = b.op("rope", Op::Rope(rope), &[pair[i], positions]).unwrap();
+            held.push(pair[i]);
+        }
+        let store = Op::KvStore(KvStore { layer: 0, group: GroupId(0) });
+        let store = b.op("store", store, &[pair[1], pair[2], rows]).unwrap();
+        let outputs = if layer.key_is_read { vec![pair[0], pair[1]] } else { vec![pair[0]] };
+        let graph = b.finish(&outputs);
+        (plan(&graph, &[], &ALL), held.into_iter().map(|node| (node.0, store.0)).collect())
+    }
+
+    #[test]
+    fn projections_norms_and_rotations_are_computed_with_the_store() {
+        for normed in [false, true] {
+            for turned in [false, true] {
+                let (found, expected) =
+                    projections(Layer { normed, turned, head_dim: 4, ..Layer::default() });
+                assert_eq!(found, expected, "{normed} {turned}");
+            }
+        }
+    }
+
+    #[test]
+    fn projections_that_the_kernel_cannot_finish_are_left_alone() {
+        let whole = Layer { normed: true, turned: true, head_dim: 4, ..Layer::default() };
+        for (what, layer) in [
+            ("epsilons", Layer { epsilons_differ: true, ..whole }),
+            ("sources", Layer { two_sources: true, ..whole }),
+            ("biases", Layer { one_bias: true, ..whole }),
+            ("key", Layer { key_is_read: true, ..whole }),
+            ("heads of two", Layer { head_dim: 2, ..whole }),
+        ] {
+            assert_eq!(projections(layer).0, [], "{what}");
+        }
     }
 
     #[test]

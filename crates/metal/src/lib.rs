@@ -40,5 +40,5 @@ pub use backend::{MetalBackend, MetalOptions, TIMEOUT};
 pub use error::Error;
 pub use recorder::Counts;
 pub use switches::Switches;
-pub use tracker::{Access, Touch, Tracker};
+pub use tracker::{Access, Columns, Touch, Tracker};
 pub use weights::WeightBytes;

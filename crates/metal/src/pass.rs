@@ -184,7 +184,7 @@ pub struct Launch<'p, 'a, D: Device> {
 impl<D: Device> Launch<'_, '_, D> {
     /// Binds memory that the kernel only reads. The whole range of the operand counts as read.
     pub fn reads(self, slot: usize, operand: &impl Bindable<D::Buffer>) -> Self {
-        let touched = operand.slice().length;
+        let touched = operand.bytes();
         self.bind(slot, operand, Access::Read, touched)
     }
 
@@ -196,7 +196,7 @@ impl<D: Device> Launch<'_, '_, D> {
 
     /// Binds memory that the kernel writes, or reads and writes.
     pub fn writes(self, slot: usize, operand: &impl Bindable<D::Buffer>) -> Self {
-        let touched = operand.slice().length;
+        let touched = operand.bytes();
         self.bind(slot, operand, Access::Write, touched)
     }
 
@@ -212,7 +212,8 @@ impl<D: Device> Launch<'_, '_, D> {
         access: Access,
         touched: usize,
     ) -> Self {
-        self.buffers.push(Bound { slot, slice: operand.slice().clone(), access, touched });
+        let (slice, columns) = (operand.slice().clone(), operand.columns().cloned());
+        self.buffers.push(Bound { slot, slice, access, columns, touched });
         self
     }
 

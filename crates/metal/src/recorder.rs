@@ -6,7 +6,7 @@
 use crate::device::{Buffer, CommandBuffer, ComputeEncoder, Device, DispatchMode, Queue, Result, Size};
 use crate::pipelines::{PipelineId, Pipelines};
 use crate::tensor::Slice;
-use crate::tracker::{Access, Touch, Tracker};
+use crate::tracker::{Access, Columns, Touch, Tracker};
 use std::ops::Range;
 
 /// A command buffer of a device's queue.
@@ -29,6 +29,8 @@ pub(crate) struct Bound<B> {
     pub slot: usize,
     pub slice: Slice<B>,
     pub access: Access,
+    /// Of the slice, these columns alone.
+    pub columns: Option<Columns>,
     /// How many of its bytes the kernel touches, for the counts.
     pub touched: usize,
 }
@@ -118,6 +120,7 @@ impl<B: Buffer> Recorder<B> {
                     memory: slice.memory.id(),
                     bytes: slice.offset..slice.offset + slice.length,
                     access: bound.access,
+                    columns: bound.columns.clone(),
                 });
             }
         }
@@ -243,6 +246,8 @@ fn encode<D: Device>(
     encoder.set_pipeline(pipelines.get(dispatch.pipeline));
     for bound in &dispatch.buffers {
         encoder.set_buffer(bound.slot, bound.slice.memory.buffer(), bound.slice.offset)?;
+        // What barriers were derived from; where buffers are shared, their end says nothing.
+        encoder.limit_buffer(bound.slot, bound.slice.length);
     }
     for (slot, range) in &dispatch.bytes {
         encoder.set_bytes(*slot, &bytes[range.clone()])?;

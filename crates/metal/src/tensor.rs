@@ -1,6 +1,7 @@
 //! Operands of kernels: ranges of device memory with a type and a shape.
 
 use crate::device::Buffer;
+use crate::tracker::Columns;
 use graph::{DType, Shape};
 use quant::Format;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -111,6 +112,27 @@ impl<B: Buffer> Tensor<B> {
         let slice = self.slice.part(first.checked_mul(row_bytes)?, rows.checked_mul(row_bytes)?)?;
         Some(Tensor { slice, dtype: self.dtype, shape: Shape::new(rows, self.shape.cols) })
     }
+
+    /// Columns `first .. first + cols` of every row; `None` past the end.
+    pub fn columns(&self, first: usize, cols: usize) -> Option<Part<B>> {
+        let bytes = |cols| self.dtype.row_bytes(cols);
+        let (stride, start, end) = (bytes(self.shape.cols)?, bytes(first)?, bytes(first.checked_add(cols)?)?);
+        let between = self.shape.rows.saturating_sub(1) * stride;
+        let slice = match self.shape.rows {
+            0 => self.slice.part(0, 0)?,
+            _ => self.slice.part(start, (between + end).checked_sub(start)?)?,
+        };
+        let columns = Columns { matrix: self.slice.offset, stride, bytes: start..end };
+        (end <= stride).then_some(Part { slice, columns, rows: self.shape.rows })
+    }
+}
+
+/// Some columns of a matrix, from the first row's to the last row's.
+#[derive(Clone)]
+pub struct Part<B> {
+    slice: Slice<B>,
+    columns: Columns,
+    rows: usize,
 }
 
 impl<B: Buffer> Weight<B> {
@@ -124,6 +146,30 @@ impl<B: Buffer> Weight<B> {
 pub trait Bindable<B> {
     /// The bytes that the kernel may touch through the binding.
     fn slice(&self) -> &Slice<B>;
+
+    /// The columns that these bytes are, where the others between them are not meant.
+    fn columns(&self) -> Option<&Columns> {
+        None
+    }
+
+    /// How many bytes these are.
+    fn bytes(&self) -> usize {
+        self.slice().length
+    }
+}
+
+impl<B> Bindable<B> for Part<B> {
+    fn slice(&self) -> &Slice<B> {
+        &self.slice
+    }
+
+    fn columns(&self) -> Option<&Columns> {
+        Some(&self.columns)
+    }
+
+    fn bytes(&self) -> usize {
+        self.columns.bytes.len() * self.rows
+    }
 }
 
 impl<B> Bindable<B> for Slice<B> {

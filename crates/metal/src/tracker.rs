@@ -17,6 +17,25 @@ pub enum Access {
     Write,
 }
 
+/// Columns of a matrix that a dispatch touches, in bytes: of every row the same.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Columns {
+    /// Where the matrix begins in its memory.
+    pub matrix: usize,
+    /// From one row to the next.
+    pub stride: usize,
+    /// Of each row.
+    pub bytes: Range<usize>,
+}
+
+impl Columns {
+    /// Whether these are other columns of the same matrix: then the ranges of both overlap, and what they touch does not.
+    fn are_beside(&self, other: &Columns) -> bool {
+        let apart = self.bytes.end <= other.bytes.start || other.bytes.end <= self.bytes.start;
+        (self.matrix, self.stride) == (other.matrix, other.stride) && apart
+    }
+}
+
 /// A range of bytes that a dispatch touches.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Touch {
@@ -26,12 +45,14 @@ pub struct Touch {
     pub bytes: Range<usize>,
     /// How.
     pub access: Access,
+    /// Of the range, these columns alone.
+    pub columns: Option<Columns>,
 }
 
 /// What was touched since the last barrier.
 #[derive(Debug, Default)]
 pub struct Tracker {
-    touched: HashMap<u64, Vec<(Range<usize>, Access)>>,
+    touched: HashMap<u64, Vec<Touch>>,
 }
 
 impl Tracker {
@@ -43,13 +64,16 @@ impl Tracker {
             self.touched.clear();
         }
         for touch in touches.iter().filter(|touch| !touch.bytes.is_empty()) {
-            let ranges = self.touched.entry(touch.memory).or_default();
+            let touches = self.touched.entry(touch.memory).or_default();
             // Many kernels read the same activation: one entry is enough.
-            let known = |(range, access): &(Range<usize>, Access)| {
-                *access == touch.access && range.start <= touch.bytes.start && touch.bytes.end <= range.end
+            let known = |other: &Touch| {
+                other.access == touch.access
+                    && (other.columns.is_none() || other.columns == touch.columns)
+                    && other.bytes.start <= touch.bytes.start
+                    && touch.bytes.end <= other.bytes.end
             };
-            if !ranges.iter().any(known) {
-                ranges.push((touch.bytes.clone(), touch.access));
+            if !touches.iter().any(known) {
+                touches.push(touch.clone());
             }
         }
         barrier
@@ -61,13 +85,14 @@ impl Tracker {
     }
 
     fn conflicts(&self, touch: &Touch) -> bool {
-        let overlaps = |range: &Range<usize>| range.start < touch.bytes.end && touch.bytes.start < range.end;
+        let meets = |other: &Touch| {
+            let writes = other.access == Access::Write || touch.access == Access::Write;
+            let overlaps = other.bytes.start < touch.bytes.end && touch.bytes.start < other.bytes.end;
+            let beside = matches!((&other.columns, &touch.columns), (Some(a), Some(b)) if a.are_beside(b));
+            writes && overlaps && !beside
+        };
         !touch.bytes.is_empty()
-            && self.touched.get(&touch.memory).is_some_and(|ranges| {
-                ranges.iter().any(|(range, access)| {
-                    (*access == Access::Write || touch.access == Access::Write) && overlaps(range)
-                })
-            })
+            && self.touched.get(&touch.memory).is_some_and(|touches| touches.iter().any(meets))
     }
 }
 
@@ -76,11 +101,17 @@ mod tests {
     use super::*;
 
     fn read(memory: u64, bytes: Range<usize>) -> Touch {
-        Touch { memory, bytes, access: Access::Read }
+        Touch { memory, bytes, access: Access::Read, columns: None }
     }
 
     fn write(memory: u64, bytes: Range<usize>) -> Touch {
-        Touch { memory, bytes, access: Access::Write }
+        Touch { memory, bytes, access: Access::Write, columns: None }
+    }
+
+    /// Columns of a matrix of four rows of 32 bytes, at byte 64.
+    fn write_columns(bytes: Range<usize>) -> Touch {
+        let columns = Some(Columns { matrix: 64, stride: 32, bytes: bytes.clone() });
+        Touch { columns, ..write(0, 64 + bytes.start..64 + 96 + bytes.end) }
     }
 
     #[test]
@@ -109,6 +140,31 @@ mod tests {
         assert!(!tracker.dispatch(&[read(0, 0..64), write(2, 0..32)]), "key");
         assert!(!tracker.dispatch(&[read(0, 0..64), write(2, 32..64)]), "value, beside the key");
         assert!(tracker.dispatch(&[read(1, 0..64), read(2, 0..64), write(3, 0..64)]), "attention");
+    }
+
+    #[test]
+    fn columns_beside_each_other_do_not_wait_and_what_meets_them_does() {
+        let other_stride = |bytes: Range<usize>| {
+            let columns = Some(Columns { matrix: 64, stride: 16, bytes: bytes.clone() });
+            Touch { columns, ..write_columns(bytes) }
+        };
+        for (second, barrier) in [
+            (write_columns(8..32), false),
+            (write_columns(7..32), true),
+            (write_columns(0..1), true),
+            (read(0, 64..192), true),
+            (write(0, 96..97), true),
+            (write(0, 0..64), false),
+            (other_stride(8..16), true),
+        ] {
+            let mut tracker = Tracker::default();
+            assert!(!tracker.dispatch(&[write_columns(0..8)]));
+            assert_eq!(tracker.dispatch(std::slice::from_ref(&second)), barrier, "{second:?}");
+        }
+        let mut tracker = Tracker::default();
+        assert!(!tracker.dispatch(&[write_columns(0..8)]));
+        assert!(!tracker.dispatch(&[write_columns(8..24)]), "the range of the first is around it");
+        assert!(tracker.dispatch(&[write_columns(9..10)]), "and does not stand for it");
     }
 
     #[test]

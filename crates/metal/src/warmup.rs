@@ -11,7 +11,8 @@ const STRIDE: usize = 16 << 10;
 /// Threads of a threadgroup.
 const WIDTH: usize = 256;
 
-const LIBRARY: Library = Library {
+/// Beside those of the operations.
+pub(crate) const LIBRARY: Library = Library {
     name: "warmup",
     files: &[("warmup.metal", include_str!("../kernels/warmup.metal"))],
     constants: &[("WARMUP_STRIDE", STRIDE)],
@@ -31,8 +32,7 @@ pub(crate) fn submit<D: Device>(
     weights: &D::Buffer,
     length: usize,
 ) -> Result<SubmissionOf<D>> {
-    // No Metal buffer has so many pages.
-    let pages = u32::try_from(length / STRIDE).unwrap_or(u32::MAX);
+    let pages = length / STRIDE;
     let sum = device.new_buffer("warm-up", size_of::<u32>())?;
     sum.write(0, &[0; size_of::<u32>()])?;
     let mut command_buffer = queue.new_command_buffer("warm-up")?;
@@ -41,8 +41,7 @@ pub(crate) fn submit<D: Device>(
     encoder.set_pipeline(pipelines.get(kernel));
     encoder.set_buffer(0, weights, 0)?;
     encoder.set_buffer(1, &sum, 0)?;
-    encoder.set_bytes(2, &pages.to_ne_bytes())?;
-    encoder.dispatch_threads(Size::width(pages as usize), Size::width(WIDTH.min(pages.max(1) as usize)))?;
+    encoder.dispatch_threads(Size::width(pages), Size::width(WIDTH.min(pages.max(1))))?;
     drop(encoder);
     command_buffer.commit()
 }

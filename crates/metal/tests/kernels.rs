@@ -39,6 +39,8 @@ fn launch_with(
     let mut commands = queue.new_command_buffer("test").unwrap();
     let mut encoder = commands.compute_encoder("test", DispatchMode::Serial);
     encoder.set_pipeline(&pipeline);
+    // For those that have heads of eight in it; the others ask for none.
+    encoder.set_threadgroup_memory(0, 4 * 8 * size_of::<f32>()).unwrap();
     let mut bound = Vec::new();
     for (slot, bytes) in buffers {
         let buffer = device.new_buffer("data", bytes.len()).unwrap();
@@ -278,6 +280,30 @@ fn indices_outside_a_table_or_cache_touch_nothing() {
     let expected = [[0.0; 8].as_slice(), &x[..8], &[0.0; 8]].concat();
     assert_eq!(elements::<f32>(&found[2]), expected);
     assert_eq!(elements::<f32>(&found[3]), expected);
+
+    // The same after a product: a head each of query, key and value, neither normalised nor turned.
+    let qkv = numbers(4 * 24);
+    let ints = [1i32, 1, 8, 8, 3, 8, 0, 0];
+    let args = [bytes(&[32u64, 32]), bytes(&ints), bytes(&[1.0f32, 0.0]), bytes(&[0i32, 0])].concat();
+    let unused = (7..13).map(|slot| (slot, bytes(&[0f32; 2])));
+    let mut buffers = vec![
+        (0, bytes(&qkv)),
+        (1, vec![0xff; 4 * 32]),
+        (2, vec![0; 96]),
+        (3, vec![0; 96]),
+        (4, bytes(&rows)),
+        (5, bytes(&[0i32; 4])),
+        (6, args),
+    ];
+    buffers.extend(unused);
+    let found = launch(library("cache"), "qkv_finish_f32", &buffers, Size::new(1, 4, 1), Size::width(128));
+    let part = |token: usize, first: usize| &qkv[token * 24 + first..][..8];
+    let queries: Vec<f32> = (0..4).flat_map(|token| part(token, 0)).copied().collect();
+    assert_eq!(elements::<f32>(&found[1]), queries);
+    for (cache, first) in [(2, 8), (3, 16)] {
+        let expected = [[0.0; 8].as_slice(), part(0, first), &[0.0; 8]].concat();
+        assert_eq!(elements::<f32>(&found[cache]), expected);
+    }
 }
 
 #[test]

@@ -26,7 +26,7 @@ static NOTHING: [u128; 256] = [0; 256];
 /// What is bound to a buffer slot.
 #[derive(Clone)]
 pub(super) enum Binding {
-    Buffer { buffer: SimBuffer, offset: usize },
+    Buffer { buffer: SimBuffer, offset: usize, limit: usize },
     Bytes(Arc<InlineBytes>),
 }
 
@@ -52,14 +52,14 @@ impl InlineBytes {
 impl Binding {
     pub fn length(&self) -> usize {
         match self {
-            Self::Buffer { buffer, offset } => buffer.length() - offset,
+            Self::Buffer { buffer, offset, limit } => (buffer.length() - offset).min(*limit),
             Self::Bytes(bytes) => bytes.length,
         }
     }
 
     pub fn address(&self) -> *mut std::ffi::c_void {
         match self {
-            Self::Buffer { buffer, offset } => buffer.address(*offset),
+            Self::Buffer { buffer, offset, .. } => buffer.address(*offset),
             Self::Bytes(bytes) => bytes.words.as_ptr().cast_mut().cast(),
         }
     }
@@ -283,8 +283,14 @@ impl ComputeEncoder for SimEncoder<'_> {
         self.limits().check_buffer_slot(slot)?;
         // An offset at the very end leaves nothing to bind.
         buffer.check_range(offset, 1)?;
-        self.bindings[slot] = Some(Binding::Buffer { buffer: buffer.clone(), offset });
+        self.bindings[slot] = Some(Binding::Buffer { buffer: buffer.clone(), offset, limit: usize::MAX });
         Ok(())
+    }
+
+    fn limit_buffer(&mut self, slot: usize, length: usize) {
+        if let Some(Some(Binding::Buffer { limit, .. })) = self.bindings.get_mut(slot) {
+            *limit = length;
+        }
     }
 
     fn set_bytes(&mut self, slot: usize, bytes: &[u8]) -> Result<()> {

@@ -272,6 +272,12 @@ pub trait ComputeEncoder {
     /// [`Error::Slot`] for a slot past the limit, [`Error::BufferRange`] for an offset past the end.
     fn set_buffer(&mut self, slot: usize, buffer: &Self::Buffer, offset: usize) -> Result<()>;
 
+    /// Promises that the kernel touches no more than the first `length` bytes of what is bound to the slot, until something
+    /// else is bound. A checking device reports it if it does; Metal has nothing of the kind.
+    fn limit_buffer(&mut self, slot: usize, length: usize) {
+        let _ = (slot, length);
+    }
+
     /// Copies `bytes` into the command buffer and binds the copy to the slot `[[buffer(slot)]]`.
     ///
     /// # Errors

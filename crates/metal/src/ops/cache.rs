@@ -3,7 +3,7 @@
 use super::args::{int, kernel_args, require};
 use super::elementwise::ACTIVATIONS;
 use super::formats::{COMMON, FORMATS};
-use super::inputs::check_indices;
+use super::inputs::{check_indices, check_operand};
 use super::matmul::nothing;
 use super::rope::ROPE;
 use crate::device::{Device, Result, Size};
@@ -12,7 +12,7 @@ use crate::pass::{Pass, equal, invariant};
 use crate::pipelines::{LibraryLoader, Loader, PipelineId};
 use crate::tensor::{Tensor, Weight};
 use graph::ops::{Rope, RopeStyle};
-use graph::{BackendError, DType, StatePart};
+use graph::{BackendError, DType, Operand, StatePart};
 use quant::Format;
 
 /// The element types of the cache.
@@ -200,8 +200,8 @@ pub(super) fn kv_store<D: Device>(pass: &mut Pass<'_, D>) -> std::result::Result
 pub(super) struct QkvFinish<'a, B> {
     pub qkv: &'a Tensor<B>,
     pub queries: &'a Tensor<B>,
-    pub positions: &'a Tensor<B>,
-    pub rows: &'a Tensor<B>,
+    pub positions: &'a Operand,
+    pub rows: &'a Operand,
     /// Of query, key and value, where the products have none yet.
     pub biases: Option<&'a [Weight<B>; 3]>,
     pub norms: Option<(&'a [Weight<B>; 2], f32)>,
@@ -216,7 +216,8 @@ pub(super) fn qkv_finish<D: Device>(
     finish: &QkvFinish<'_, D::Buffer>,
 ) -> std::result::Result<(), BackendError> {
     let cache = Cache::of(pass)?;
-    let QkvFinish { qkv, queries, positions, rows, head_dim, .. } = *finish;
+    let QkvFinish { qkv, queries, head_dim, .. } = *finish;
+    let (positions, rows) = (pass.operand(finish.positions)?, pass.operand(finish.rows)?);
     let (key_cols, value_cols) = (cache.keys.shape.cols, cache.values.shape.cols);
     let whole = head_dim > 0
         && head_dim.is_multiple_of(4)
@@ -251,8 +252,8 @@ pub(super) fn qkv_finish<D: Device>(
         require(bias.format == Format::F32, "format of the bias", Format::F32, bias.format)?;
         equal("elements of the bias", bias.rows * bias.cols, cols)?;
     }
-    check_indices(pass, 1, "position", i32::MAX as usize)?;
-    check_indices(pass, 2, "cache row", cache.keys.shape.rows)?;
+    check_operand(pass, finish.positions, "position", i32::MAX as usize)?;
+    check_operand(pass, finish.rows, "cache row", cache.keys.shape.rows)?;
     let (turns, pairs, interleaved, magnitude) = match finish.rope {
         Some(rope) => {
             equal("head dim of the rotation", rope.head_dim, head_dim)?;
@@ -293,8 +294,8 @@ pub(super) fn qkv_finish<D: Device>(
         .writes(1, queries)
         .writes_some(2, &cache.keys, key_row_bytes as usize * qkv.shape.rows)
         .writes_some(3, &cache.values, value_row_bytes as usize * qkv.shape.rows)
-        .reads(4, rows)
-        .reads(5, positions)
+        .reads(4, &rows)
+        .reads(5, &positions)
         .bytes(6, &args)
         .reads(7, &turns)
         .reads(8, query_norm)

@@ -4,27 +4,88 @@ use super::cache::{self, QkvFinish};
 use super::elementwise;
 use super::matmul::{self, Product};
 use crate::device::Device;
+use crate::fusion::Held;
 use crate::pass::{Pass, equal, invariant};
 use graph::ops::{FusedFfn, FusedQkv, QkvBiasRopeStore, Rope};
-use graph::{BackendError, DType, Shape, StatePart};
+use graph::{BackendError, DType, Op, Operand, Shape, StatePart, WeightId};
 
-/// Projections to query, key and value, biases, norms, rotation and store: the products of all three in one dispatch,
-/// the rest in another.
+/// Projections to query, key and value, biases, norms, rotation and store: the products of all three side by side, and
+/// the rest in a dispatch.
 pub(super) fn qkv<D: Device>(pass: &mut Pass<'_, D>, op: &FusedQkv) -> Result<(), BackendError> {
-    let (x, positions, rows, queries) = (pass.input(0)?, pass.input(1)?, pass.input(2)?, pass.output()?);
-    let [q, k, v] = op.weights;
+    let &[x, positions, rows] = pass.call().inputs else {
+        return Err(invariant("inputs", 3, pass.call().inputs.len()));
+    };
+    let steps = Steps {
+        x: &x,
+        positions: &positions,
+        rows: &rows,
+        queries: &pass.call().output,
+        weights: op.weights,
+        biases: op.biases,
+        norms: op.norms,
+        rope: op.rope.as_ref(),
+    };
+    project(pass, &steps)
+}
+
+/// The same of nodes that were held, and of the pass's own node, which stores.
+pub(super) fn qkv_chain<D: Device>(pass: &mut Pass<'_, D>, held: &[Held]) -> Result<(), BackendError> {
+    let graph = pass.call().graph;
+    let [query, key, value, rest @ ..] = held else {
+        return Err(invariant("held nodes", "at least 3", held.len()));
+    };
+    let rows = pass.call().inputs.get(2).ok_or_else(|| invariant("inputs", 3, pass.call().inputs.len()))?;
+    let product = |held: &Held| match graph.node(held.id).op {
+        Op::MatMul(op) => Ok(op),
+        ref op => Err(invariant("projection", "a product", op.name())),
+    };
+    let [q, k, v] = [product(query)?, product(key)?, product(value)?];
+    let biases = match (q.bias, k.bias, v.bias) {
+        (Some(q), Some(k), Some(v)) => Some([q, k, v]),
+        _ => None,
+    };
+    // Without a rotation, positions are not looked at.
+    let (mut queries, mut positions, mut norms, mut rope) = (query, rows, None, None);
+    for pair in rest.chunks_exact(2) {
+        match (&graph.node(pair[0].id).op, &graph.node(pair[1].id).op) {
+            (Op::QkNorm(query), Op::QkNorm(key)) => norms = Some(([query.weight, key.weight], query.epsilon)),
+            (Op::Rope(op), Op::Rope(_)) => (rope, positions) = (Some(op), &pair[0].inputs[1]),
+            (op, _) => return Err(invariant("held node", "a norm of heads or a rotation", op.name())),
+        }
+        queries = &pair[0];
+    }
+    let weights = [q.weight, k.weight, v.weight];
+    let (x, queries) = (&query.inputs[0], &queries.output);
+    project(pass, &Steps { x, positions, rows, queries, weights, biases, norms, rope })
+}
+
+/// What is done from an activation to queries and a filled cache.
+struct Steps<'a> {
+    x: &'a Operand,
+    positions: &'a Operand,
+    rows: &'a Operand,
+    queries: &'a Operand,
+    weights: [WeightId; 3],
+    biases: Option<[WeightId; 3]>,
+    /// Weights and epsilon.
+    norms: Option<([WeightId; 2], f32)>,
+    rope: Option<&'a Rope>,
+}
+
+fn project<D: Device>(pass: &mut Pass<'_, D>, steps: &Steps<'_>) -> Result<(), BackendError> {
+    let (x, queries) = (pass.operand(steps.x)?, pass.operand(steps.queries)?);
+    let [q, k, v] = steps.weights;
     let weights = [pass.weight(q)?, pass.weight(k)?, pass.weight(v)?];
-    let biases = match op.biases {
+    let biases = match steps.biases {
         Some([q, k, v]) => vec![pass.weight(q)?, pass.weight(k)?, pass.weight(v)?],
         None => Vec::new(),
     };
-    let norms = match op.norms {
+    let norms = match steps.norms {
         Some(([query, key], epsilon)) => Some(([pass.weight(query)?, pass.weight(key)?], epsilon)),
         None => None,
     };
     let norm = norms.as_ref().map(|([query, _], _)| query.rows * query.cols);
-    let head_dim =
-        stored_head_dim(pass, op.rope.as_ref(), norm, weights.each_ref().map(|weight| weight.rows))?;
+    let head_dim = stored_head_dim(pass, steps.rope, norm, weights.each_ref().map(|weight| weight.rows))?;
     let cols = weights.iter().map(|weight| weight.rows).sum();
     let qkv = pass.scratch(DType::F32, Shape::new(x.shape.rows, cols))?;
     let product = Product { weights: &weights, biases: &biases, gate: None };
@@ -33,11 +94,11 @@ pub(super) fn qkv<D: Device>(pass: &mut Pass<'_, D>, op: &FusedQkv) -> Result<()
     let finish = QkvFinish {
         qkv: &qkv,
         queries: &queries,
-        positions: &positions,
-        rows: &rows,
+        positions: steps.positions,
+        rows: steps.rows,
         biases: None,
         norms,
-        rope: op.rope.as_ref(),
+        rope: steps.rope,
         head_dim,
     };
     cache::qkv_finish(pass, "finish", &finish)
@@ -59,7 +120,10 @@ pub(super) fn qkv_bias_rope_store<D: Device>(
     pass: &mut Pass<'_, D>,
     op: &QkvBiasRopeStore,
 ) -> Result<(), BackendError> {
-    let (qkv, positions, rows, queries) = (pass.input(0)?, pass.input(1)?, pass.input(2)?, pass.output()?);
+    let (qkv, queries) = (pass.input(0)?, pass.output()?);
+    let [_, positions, rows] = pass.call().inputs else {
+        return Err(invariant("inputs", 3, pass.call().inputs.len()));
+    };
     equal("columns of the result", queries.shape.cols, op.query_cols)?;
     let biases = match op.biases {
         Some([q, k, v]) => Some([pass.weight(q)?, pass.weight(k)?, pass.weight(v)?]),
@@ -71,8 +135,8 @@ pub(super) fn qkv_bias_rope_store<D: Device>(
     let finish = QkvFinish {
         qkv: &qkv,
         queries: &queries,
-        positions: &positions,
-        rows: &rows,
+        positions,
+        rows,
         biases: biases.as_ref(),
         norms: None,
         rope: op.rope.as_ref(),

@@ -6,20 +6,25 @@
 
 use crate::device::{Buffer, Device};
 use crate::pass::Pass;
-use graph::{BackendError, Op};
+use graph::{BackendError, Op, Operand};
 
 /// The values of an integer input that the host filled; `None` if it is the result of a node.
 pub(super) fn host_values<D: Device>(
     pass: &Pass<'_, D>,
     index: usize,
 ) -> Result<Option<Vec<i32>>, BackendError> {
-    let call = pass.call();
-    let from_host =
-        call.node.inputs.get(index).is_some_and(|&node| matches!(call.graph.node(node).op, Op::Input(_)));
-    if !from_host {
+    match pass.call().inputs.get(index) {
+        Some(operand) => values_of(pass, operand),
+        None => Ok(None),
+    }
+}
+
+/// The same of any operand, as of a node that was held.
+fn values_of<D: Device>(pass: &Pass<'_, D>, operand: &Operand) -> Result<Option<Vec<i32>>, BackendError> {
+    if !matches!(pass.call().graph.node(operand.producer).op, Op::Input(_)) {
         return Ok(None);
     }
-    let tensor = pass.input(index)?;
+    let tensor = pass.operand(operand)?;
     let mut values = vec![0i32; tensor.shape.elements()];
     if !values.is_empty() {
         let bytes = bytemuck::cast_slice_mut(&mut values);
@@ -46,7 +51,20 @@ pub(super) fn check_indices<D: Device>(
     what: &str,
     limit: usize,
 ) -> Result<(), BackendError> {
-    for (row, found) in host_values(pass, input)?.into_iter().flatten().enumerate() {
+    match pass.call().inputs.get(input) {
+        Some(operand) => check_operand(pass, operand, what, limit),
+        None => Ok(()),
+    }
+}
+
+/// The same of any operand.
+pub(super) fn check_operand<D: Device>(
+    pass: &Pass<'_, D>,
+    operand: &Operand,
+    what: &str,
+    limit: usize,
+) -> Result<(), BackendError> {
+    for (row, found) in values_of(pass, operand)?.into_iter().flatten().enumerate() {
         index(what, row, found, limit)?;
     }
     Ok(())

@@ -7,7 +7,7 @@ use crate::device::{Device, Result, Size};
 use crate::library::Library;
 use crate::pass::{Pass, equal};
 use crate::pipelines::{Loader, PipelineId};
-use crate::tensor::{Slice, Tensor, Weight};
+use crate::tensor::{Part, Slice, Tensor, Weight};
 use graph::BackendError;
 use graph::ops::{Activation, BatchMatMul, MatMul};
 use quant::Format;
@@ -168,8 +168,8 @@ pub(super) fn batch_matmul<D: Device>(
     Ok(())
 }
 
-/// Encodes a product in as few dispatches as the tier allows: one, but for a tiled product of several weights, which is
-/// one for each.
+/// Encodes a product in as few dispatches as the tier allows: one for neighbours of one format, and one for each weight
+/// where tiles serve. None waits for another.
 pub(super) fn products<D: Device>(
     pass: &mut Pass<'_, D>,
     step: &str,
@@ -178,20 +178,20 @@ pub(super) fn products<D: Device>(
     y: &Tensor<D::Buffer>,
 ) -> std::result::Result<(), BackendError> {
     check(product, x, y)?;
-    let tiled = is_tiled(pass, x.shape.rows);
-    let one_format = product.weights.iter().all(|weight| weight.format == product.weights[0].format);
-    if product.gate.is_some() || (one_format && !tiled) {
-        return matvec(pass, step, product, 0, x, y);
-    }
-    let mut column = 0;
-    for (i, weight) in product.weights.iter().enumerate() {
-        let biases = if product.biases.is_empty() { &[] } else { &product.biases[i..=i] };
-        let part = Product { weights: std::slice::from_ref(weight), biases, ..*product };
+    let tiled = product.gate.is_none() && is_tiled(pass, x.shape.rows);
+    let (mut first, mut column) = (0, 0);
+    for weights in product.weights.chunk_by(|a, b| !tiled && a.format == b.format) {
+        let end = first + weights.len();
+        let biases = if product.biases.is_empty() { &[] } else { &product.biases[first..end] };
+        let part = Product { weights, biases, ..*product };
         match &pass.kernels().matmul.gemm {
-            Some(gemm) if tiled => tiles(pass, gemm.get(weight.format), step, &part, column, x, y)?,
+            Some(gemm) if tiled => {
+                tiles(pass, gemm.get(weights[0].format), step, &part, column, x, y)?;
+            }
             _ => matvec(pass, step, &part, column, x, y)?,
         }
-        column += weight.rows;
+        first = end;
+        column += weights.iter().map(|weight| weight.rows).sum::<usize>();
     }
     Ok(())
 }
@@ -278,12 +278,17 @@ fn matvec<D: Device>(
     let unused = nothing(&first.slice);
     let weight = |i: usize| product.weights.get(i).map_or(&unused, |weight| &weight.slice);
     let bias = |i: usize| product.biases.get(i).map_or(&unused, |bias| &bias.slice);
+    let written = match product.gate {
+        Some(_) => first.rows,
+        None => product.weights.iter().map(|weight| weight.rows).sum(),
+    };
+    let y = columns(y, column, written)?;
     let groups =
         Size::new(simdgroups.div_ceil(MATVEC_SIMDGROUPS), tokens.div_ceil(MATVEC_TOKENS[variant]), 1);
     pass.launch(kernel, step)
         .reads(0, weight(0))
         .reads(1, x)
-        .writes(2, &from_column(&y.slice, column))
+        .writes(2, &y)
         .bytes(3, &args)
         .reads(4, weight(1))
         .reads(5, weight(2))
@@ -298,10 +303,14 @@ pub(super) fn nothing<B: crate::device::Buffer>(slice: &Slice<B>) -> Slice<B> {
     Slice { length: 0, ..slice.clone() }
 }
 
-/// A matrix from one of its columns on.
-fn from_column<B: crate::device::Buffer>(slice: &Slice<B>, column: usize) -> Slice<B> {
-    let skipped = column * 4;
-    slice.part(skipped, slice.length.saturating_sub(skipped)).unwrap_or_else(|| nothing(slice))
+/// The columns of a result that products fill.
+fn columns<B: crate::device::Buffer>(
+    y: &Tensor<B>,
+    first: usize,
+    count: usize,
+) -> std::result::Result<Part<B>, BackendError> {
+    y.columns(first, count)
+        .ok_or_else(|| crate::pass::invariant("columns of the result", first + count, y.shape))
 }
 
 /// The tiled product of one weight.
@@ -327,10 +336,11 @@ fn tiles<D: Device>(
     };
     let unused = nothing(&weight.slice);
     let bias = bias.map_or(&unused, |bias| &bias.slice);
+    let y = columns(y, column, weight.rows)?;
     pass.launch(kernel, step)
         .reads(0, weight)
         .reads(1, x)
-        .writes(2, &from_column(&y.slice, column))
+        .writes(2, &y)
         .bytes(3, &args)
         .reads(4, bias)
         .threadgroup_memory(0, gemm_threadgroup_bytes(weight.format))

@@ -73,7 +73,7 @@ impl Kernels {
 }
 
 /// The chains of nodes that have a kernel.
-pub(crate) const CHAINS: &[Chain] = &[Chain::AddNorm, Chain::NormAddNorm];
+pub(crate) const CHAINS: &[Chain] = &[Chain::AddNorm, Chain::NormAddNorm, Chain::QkvStore];
 
 /// Encodes a chain: nodes that were held, and the pass's own node, which ends it.
 pub(crate) fn encode_chain<D: Device>(
@@ -82,7 +82,8 @@ pub(crate) fn encode_chain<D: Device>(
 ) -> std::result::Result<(), BackendError> {
     match &pass.call().node.op {
         Op::RmsNorm(op) => norm::chain(pass, held, op),
-        op => Err(invariant("last node of the chain", "a norm", op.name())),
+        Op::KvStore(_) => fused::qkv_chain(pass, held),
+        op => Err(invariant("last node of the chain", "a norm or a store", op.name())),
     }
 }
 

@@ -156,9 +156,8 @@ kernel void attention_prefill(device const float* q [[buffer(0)]],
         }
     }
 
-    // The output goes where the queries were: after the barrier nobody reads them any more.
+    // The output goes where the queries were: nobody has read them since the barriers of the last step.
     if (my_key == 0) normalisers[my_row] = normaliser(largest, sum, head, sinks, args);
-    threadgroup_barrier(mem_flags::mem_threadgroup);
     for (short b = 0; b < QB; b++) {
         for (short c = 0; c < COLUMNS; c++) {
             if (simd + c * SIMDS >= DB) break;

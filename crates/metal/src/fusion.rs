@@ -303,7 +303,7 @@ mod tests {
     }
 
     /// The plan of a layer's projections, and what it would be if they were a chain.
-    fn projections(layer: Layer) -> (Vec<(usize, usize)>, Vec<(usize, usize)>) {
+    fn projections(layer: Layer) -> [Vec<(usize, usize)>; 2] {
         let mut b = builder(2);
         let [x, y] = two(&mut b);
         b.set_layer(Some(0));
@@ -328,8 +328,7 @@ mod tests {
             held.push(pair[i]);
         }
         for i in (0..2).filter(|_| layer.turned) {
-            let table =
-                Arc::new(RopeTable { inv_freq: vec![1.0; layer.head_dim / 2].into(), magnitude: 1.0 });
+            let table = Arc::new(RopeTable { inv_freq: vec![1.0; layer.head_dim / 2], magnitude: 1.0 });
             let rope = Rope { head_dim: layer.head_dim, style: RopeStyle::SplitHalf, table };
             pair[i] = b.op("rope", Op::Rope(rope), &[pair[i], positions]).unwrap();
             held.push(pair[i]);
@@ -338,14 +337,14 @@ mod tests {
         let store = b.op("store", store, &[pair[1], pair[2], rows]).unwrap();
         let outputs = if layer.key_is_read { vec![pair[0], pair[1]] } else { vec![pair[0]] };
         let graph = b.finish(&outputs);
-        (plan(&graph, &[], &ALL), held.into_iter().map(|node| (node.0, store.0)).collect())
+        [plan(&graph, &[], &ALL), held.into_iter().map(|node| (node.0, store.0)).collect()]
     }
 
     #[test]
     fn projections_norms_and_rotations_are_computed_with_the_store() {
         for normed in [false, true] {
             for turned in [false, true] {
-                let (found, expected) =
+                let [found, expected] =
                     projections(Layer { normed, turned, head_dim: 4, ..Layer::default() });
                 assert_eq!(found, expected, "{normed} {turned}");
             }
@@ -362,7 +361,7 @@ mod tests {
             ("key", Layer { key_is_read: true, ..whole }),
             ("heads of two", Layer { head_dim: 2, ..whole }),
         ] {
-            assert_eq!(projections(layer).0, [], "{what}");
+            assert_eq!(projections(layer)[0], [], "{what}");
         }
     }
 

@@ -351,7 +351,14 @@ def report(ledger, mutants):
         open_ones += caught in ("**survived**", "not run")
         quoted = [f"`{text.replace('|', chr(92) + '|')}`" if text else "nothing" for text in (mutant.what, mutant.replacement)]
         rows.append(f"| {mutant.file}:{mutant.line} | {mutant.kind} | {quoted[0]} | {quoted[1]} | {caught} |")
-    head = f"{len(mutants)} mutants of the kernels, {open_ones} of them neither caught nor explained.\n"
+    missing = sum(row.endswith("| not run |") for row in rows)
+    head = (
+        "# Mutants of the Metal backend\n\n"
+        "Which guard was taken away, and what noticed: a class of the sanitizer's reports or a failed test, and the test that ran.\n"
+        "Written by `scripts/mutate-metal.py --report`; what it means is in [metal.md](metal.md), Mutations.\n\n"
+        f"{len(mutants)} mutants of the kernels: {len(mutants) - open_ones} caught or explained, {open_ones - missing} survived, "
+        f"{missing} not run since their file last changed.\n"
+    )
     table = ["| place | kind | what | instead | caught by |", "|---|---|---|---|---|", *rows]
     encoder = [entry for entry in ledger.known.values() if entry["kind"] == "encoder"]
     cases = {}

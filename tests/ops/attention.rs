@@ -259,6 +259,29 @@ fn heads_windows_and_caches() {
 }
 
 #[test]
+fn one_new_token_for_each_sequence() {
+    // Up to and past a warp's keys, a block's, and those that are shared out over blocks; and some side by side.
+    let sequences: [&[(usize, usize)]; 6] =
+        [&[(1, 1)], &[(18, 1)], &[(129, 1)], &[(258, 1)], &[(2100, 1)], &[(33, 1), (1, 1), (520, 1)]];
+    for mut tested in backends() {
+        for (i, (heads, kv_heads, head_dim, value_dim)) in
+            [(7, 1, 64, 64), (6, 2, 128, 128), (10, 1, 80, 96), (2, 1, 256, 256), (2, 2, 96, 64)]
+                .into_iter()
+                .enumerate()
+        {
+            for (j, sequences) in sequences.iter().enumerate() {
+                let mut op = attention(heads, kv_heads, head_dim, [None, Some(100), None][(i + j) % 3]);
+                (op.value_dim, op.soft_cap) = (value_dim, [None, None, None, Some(1.5)][(i + j) % 4]);
+                let scene = Scene::new(op, DType::F16, [64, 7][(i + j) % 2], sequences, (i * 8 + j) as u64);
+                let found = scene.run(tested.backend.as_mut()).unwrap();
+                let what = format!("{} {op:?} {sequences:?}", tested.name);
+                check(&what, &found, &scene.reference(), bound(&tested, &scene));
+            }
+        }
+    }
+}
+
+#[test]
 fn every_tier_of_metal() {
     let simple = Switches { flash: false, prefill_flash: false, ..Switches::default() };
     let one_pass = Switches { prefill_flash: false, split_attention: false, ..Switches::default() };

@@ -10,6 +10,7 @@ mod errors;
 mod fused;
 mod harness;
 mod invariance;
+mod largest;
 mod matmul;
 mod norm;
 mod perf;

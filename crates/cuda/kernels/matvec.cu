@@ -2,14 +2,15 @@
 // weights come from memory.
 //
 // Quantised weights go through the tensor cores as the integers that they are, 16 rows at a time. The activations are 16
-// bits for each group of 32 with a scale, as two signed bytes `h` and `l`: `d (h + l / 254)`. The 8 columns of a product
-// take the activations of different groups (zeros elsewhere), so that the sums of up to 8 groups come out side by side, a
-// few in each lane, which scales them in single precision. Float weights are multiplied as halves, with the activations
-// as a half and what it leaves.
+// bits for each group of 32 with a scale, as two signed bytes `h` and `l`: `e (254 h + l)`. Two of the 8 columns of a product
+// take `h` and `l` of a group, and the other columns zeros, so that the sums of four groups come out side by side, those of
+// one group in each lane, which scales them in single precision. Where 16 columns share a scale, halves of groups take the
+// place of groups. Float weights are multiplied as halves, with the activations as a half and what it leaves.
 //
 // There is one block for each multiprocessor, since every block reads and prepares all activations. Its TEAMS teams of
-// WARPS warps each take tile after tile: the warps of a team share the units of a tile's columns, copy them ahead into
-// memory of their own, and add up at the end of the tile.
+// WARPS warps each take tile after tile. A tile's records lie side by side, so one bulk copy brings a unit for every warp of
+// a team, and one thread of it starts the copies, DEPTH of them ahead: what a warp does besides multiplying counts, since
+// all warps of a multiprocessor share what it can issue. At the end of a tile the warps add up.
 #include "tiled.cuh"
 
 struct Part {
@@ -26,14 +27,14 @@ struct MatvecArgs {
     u32 cols, padded; // columns, and up to the end of the last unit
     u32 tiles;        // of all parts; of the first where the parts are a gated pair
     u32 normed;       // whether `x` is normed (also without weight)
-    float epsilon;
+    float epsilon, per_col; // per_col: 1 / cols
     int activation;
 };
 
 #ifndef DEPTH
 #define WARPS 7
-#define DEPTH 2
-#define TEAMS 4
+#define DEPTH 3
+#define TEAMS 2
 #endif
 #define THREADS (TEAMS * WARPS * 32)
 
@@ -44,9 +45,9 @@ template <int F> struct Traits {
         UNIT = R::UNIT,
         IS_FLOAT = R::IS_FLOAT,
         // The sums of activations that the format needs: of 32 or 16, as integers for offsets, as floats for minimums.
-        INT32 = !IS_FLOAT && R::SPAN == 32,
+        INT32 = !IS_FLOAT && R::SPAN == 32 && !R::HAS_MIN,
         FLOAT32 = R::HAS_MIN && R::SPAN == 32,
-        INT16 = !IS_FLOAT && R::SPAN == 16,
+        INT16 = !IS_FLOAT && R::SPAN == 16 && !R::HAS_MIN,
         FLOAT16 = R::HAS_MIN && R::SPAN == 16
     };
 };
@@ -64,19 +65,54 @@ template <int F0, int F1, int F2> struct Set {
         // Bytes: h of the four groups and then l, 8 slots of each lane; or a half and its rest in turn.
         X = IS_FLOAT ? 512 : 256,
         SCALES_AT = X,
-        INT32_AT = SCALES_AT + (IS_FLOAT ? 0 : 32),
-        FLOAT32_AT = INT32_AT + (Traits<F0>::INT32 || Traits<F1>::INT32 || Traits<F2>::INT32 ? 32 : 0),
-        INT16_AT = FLOAT32_AT + (Traits<F0>::FLOAT32 || Traits<F1>::FLOAT32 || Traits<F2>::FLOAT32 ? 32 : 0),
+        INT32_AT = SCALES_AT + (IS_FLOAT ? 0 : 16),
+        FLOAT32_AT = INT32_AT + (Traits<F0>::INT32 || Traits<F1>::INT32 || Traits<F2>::INT32 ? 16 : 0),
+        INT16_AT = FLOAT32_AT + (Traits<F0>::FLOAT32 || Traits<F1>::FLOAT32 || Traits<F2>::FLOAT32 ? 16 : 0),
         FLOAT16_AT = INT16_AT + (Traits<F0>::INT16 || Traits<F1>::INT16 || Traits<F2>::INT16 ? 32 : 0),
         SIZE = FLOAT16_AT + (Traits<F0>::FLOAT16 || Traits<F1>::FLOAT16 || Traits<F2>::FLOAT16 ? 32 : 0)
     };
 };
 
+// c += a b, 16 x 8 x 16 bytes, those of `a` unsigned, those of `b` signed.
+__device__ __forceinline__ void mma_few_bytes(int (&c)[4], u32 a0, u32 a1, u32 b0) {
+    asm("mma.sync.aligned.m16n8k16.row.col.s32.u8.s8.s32 {%0,%1,%2,%3}, {%4,%5}, {%6}, {%0,%1,%2,%3};"
+        : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
+        : "r"(a0), "r"(a1), "r"(b0));
+}
+
+// What a lane knows of its place, and what it gives to the columns of products: words `2 k` and `2 k + 1` where it stands
+// for the group (or half of a group) number `k` of four, and zeros elsewhere.
+struct Lane {
+    int lane, g, t;
+    u32 pick, at; // of `Scales::own`; the place of its bytes in a set, but for which half of a group
+    u32 b[8];
+
+    __device__ __forceinline__ Lane() : lane(threadIdx.x % 32), g(lane / 4), t(lane % 4), pick(0x7440 | t) {
+        at = g % 2 * 128 + t * 8;
+#pragma unroll
+        for (int i = 0; i < 8; i++) b[i] = 0;
+    }
+    // Loads under a condition that leave the zeros of the other lanes where they are.
+    template <typename R> __device__ __forceinline__ void load(const u8 *set) {
+        const u32 from = shared_address(set) + at + (R::SPAN == 32 ? g / 2 * 32 : g / 4 * 32 + g / 2 % 2 * 4);
+#pragma unroll
+        for (int k = 0; k < 4; k++)
+            if (R::SPAN == 32)
+                asm volatile("{.reg .pred p; setp.eq.s32 p, %2, %3; @p ld.shared.v2.u32 {%0,%1}, [%4];}"
+                             : "+r"(b[2 * k]), "+r"(b[2 * k + 1])
+                             : "r"(g / 2), "r"(k), "r"(from));
+            else
+                asm volatile("{.reg .pred p; setp.eq.s32 p, %2, %3; @p ld.shared.u32 %0, [%4]; @p ld.shared.u32 %1, [%4 + 64];}"
+                             : "+r"(b[2 * k]), "+r"(b[2 * k + 1])
+                             : "r"(g / 2), "r"(k), "r"(from));
+    }
+};
+
 // The sums of rows `g` and `g + 8` over a unit: each lane has a part of them.
 template <int F, typename S>
-__device__ __forceinline__ void multiply(const u8 *rec, const u8 *x, int lane, float (&acc)[2]) {
+__device__ __forceinline__ void multiply(const u8 *rec, const u8 *x, Lane &l, float (&acc)[2]) {
     typedef Record<F> R;
-    const int g = lane / 4, t = lane % 4;
+    const int g = l.g, t = l.t;
     if constexpr (R::IS_FLOAT) {
         float c[4] = {0, 0, 0, 0};
 #pragma unroll
@@ -84,13 +120,13 @@ __device__ __forceinline__ void multiply(const u8 *rec, const u8 *x, int lane, f
             uint4 b = make_uint4(0, 0, 0, 0);
             if (g < 2) b = *(const uint4 *)(x + (i * 4 + t) * 32 + g * 16);
             u32 a0[4], a1[4];
-            halves_of_row<F>(rec, lane, i, 0, a0);
-            halves_of_row<F>(rec, lane, i, 1, a1);
+            halves_of_row<F>(rec, l.lane, i, 0, a0);
+            halves_of_row<F>(rec, l.lane, i, 1, a1);
             mma(c, a0[0], a1[0], a0[1], a1[1], b.x, b.y);
             mma(c, a0[2], a1[2], a0[3], a1[3], b.z, b.w);
             if constexpr (R::BITS == 32) {
-                low_halves(rec, lane, i, 0, a0);
-                low_halves(rec, lane, i, 1, a1);
+                low_halves(rec, l.lane, i, 0, a0);
+                low_halves(rec, l.lane, i, 1, a1);
                 mma(c, a0[0], a1[0], a0[1], a1[1], b.x, b.y);
                 mma(c, a0[2], a1[2], a0[3], a1[3], b.z, b.w);
             }
@@ -98,92 +134,102 @@ __device__ __forceinline__ void multiply(const u8 *rec, const u8 *x, int lane, f
         acc[0] += c[0] + c[1];
         acc[1] += c[2] + c[3];
     } else {
+        const int quads = R::SPAN == 32 ? 1 : 2;
         Scales<F> scales;
         scales.read(rec, g);
 #pragma unroll
         for (int s = 0; s < R::UNIT / 128; s++) {
             const u8 *set = x + s * S::SIZE;
-            if constexpr (R::SPAN == 32) {
-                // Columns 0 to 3: h of the four groups; 4 to 7: l.
-                const uint2 own = *(const uint2 *)(set + lane * 8);
-                // Two sums, so that a product need not wait for the one before.
-                int c[4] = {0, 0, 0, 0}, odd[4] = {0, 0, 0, 0};
+            l.load<R>(set);
+            int c[quads][4];
 #pragma unroll
-                for (int i = 0; i < 4; i++) {
-                    Words<F> w(rec, lane, 4 * s + i);
-                    const bool mine = g % 4 == i;
-                    mma_bytes(i % 2 ? odd : c, w.codes(i, 0, 0), w.codes(i, 1, 0), w.codes(i, 0, 1), w.codes(i, 1, 1),
-                              mine ? own.x : 0, mine ? own.y : 0);
+            for (int q = 0; q < quads; q++)
+#pragma unroll
+                for (int k = 0; k < 4; k++) c[q][k] = 0;
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                Words<F> w(rec, l.lane, 4 * s + i);
+                const u32 a0 = w.codes(i, 0, 0), a1 = w.codes(i, 1, 0), a2 = w.codes(i, 0, 1), a3 = w.codes(i, 1, 1);
+                if constexpr (R::SPAN == 32) {
+                    mma_bytes(c[0], a0, a1, a2, a3, l.b[2 * i], l.b[2 * i + 1]);
+                } else {
+                    mma_few_bytes(c[i / 2], a0, a1, l.b[i % 2 * 4 + i / 2]);
+                    mma_few_bytes(c[i / 2], a2, a3, l.b[i % 2 * 4 + 2 + i / 2]);
                 }
-                const float2 d = *(const float2 *)(set + S::SCALES_AT + t * 8);
+            }
 #pragma unroll
-                for (int r = 0; r < 2; r++)
+            for (int q = 0; q < quads; q++) {
+                const int at = R::SPAN == 32 ? t : 4 * q + t;
+                const float e = *(const float *)(set + S::SCALES_AT + (R::SPAN == 32 ? t : 2 * q + t / 2) * 4);
 #pragma unroll
-                    for (int k = 0; k < 2; k++) {
-                        float scale, min;
-                        scales.own(rec, g, t, s, k, r, scale, min);
-                        int v = c[2 * r + k] + odd[2 * r + k];
-                        if constexpr (Offset<F>::VALUE != 0)
-                            v -= Offset<F>::VALUE * *(const int *)(set + S::INT32_AT + t * 8 + k * 4);
-                        acc[r] = fmaf(scale * (k ? d.y : d.x), (float)v, acc[r]);
-                        if constexpr (R::HAS_MIN)
-                            acc[r] = fmaf(min, *(const float *)(set + S::FLOAT32_AT + t * 8 + k * 4), acc[r]);
-                    }
-            } else {
-                // A column for each 16: h in one product, l in another.
-                const u8 *at = set + (g / 2 * 4 + t) * 8 + g % 2 * 4;
-                const u32 own_h = *(const u32 *)at, own_l = *(const u32 *)(at + 128);
-                int h[4] = {0, 0, 0, 0}, l[4] = {0, 0, 0, 0};
-#pragma unroll
-                for (int i = 0; i < 4; i++) {
-                    Words<F> w(rec, lane, 4 * s + i);
-                    const u32 a0 = w.codes(i, 0, 0), a1 = w.codes(i, 1, 0), a2 = w.codes(i, 0, 1), a3 = w.codes(i, 1, 1);
-                    const bool first = g == 2 * i, second = g == 2 * i + 1;
-                    mma_bytes(h, a0, a1, a2, a3, first ? own_h : 0, second ? own_h : 0);
-                    mma_bytes(l, a0, a1, a2, a3, first ? own_l : 0, second ? own_l : 0);
+                for (int r = 0; r < 2; r++) {
+                    float scale, min;
+                    scales.own(rec, g, t, l.pick, s, q, r, scale, min);
+                    int v = 254 * c[q][2 * r] + c[q][2 * r + 1];
+                    if constexpr (Offset<F>::VALUE != 0)
+                        v -= Offset<F>::VALUE * *(const int *)(set + (R::SPAN == 32 ? S::INT32_AT : S::INT16_AT) + at * 4);
+                    acc[r] = fmaf(scale * e, (float)v, acc[r]);
+                    if constexpr (R::HAS_MIN)
+                        acc[r] = fmaf(min, *(const float *)(set + (R::SPAN == 32 ? S::FLOAT32_AT : S::FLOAT16_AT) + at * 4),
+                                      acc[r]);
                 }
-                const float d = *(const float *)(set + S::SCALES_AT + 16 + t * 4);
-#pragma unroll
-                for (int r = 0; r < 2; r++)
-#pragma unroll
-                    for (int k = 0; k < 2; k++) {
-                        float scale, min;
-                        scales.own(rec, g, t, s, k, r, scale, min);
-                        int v = h[2 * r + k] * 254 + l[2 * r + k];
-                        if constexpr (Offset<F>::VALUE != 0)
-                            v -= Offset<F>::VALUE * *(const int *)(set + S::INT16_AT + t * 8 + k * 4);
-                        acc[r] = fmaf(scale * d, (float)v, acc[r]);
-                        if constexpr (R::HAS_MIN)
-                            acc[r] = fmaf(min, *(const float *)(set + S::FLOAT16_AT + t * 8 + k * 4), acc[r]);
-                    }
             }
         }
     }
 }
 
-// The sequence of units that a warp works through: tile after tile of the block, part after part of a gated pair.
-struct Cursor {
-    const u8 *next;
-    u32 tile, part, left; // units left in this part of the tile
+// Where a team is: a tile, a part of it, and there the units that its warps take next, one each.
+struct Place {
+    u32 tile, part, unit;
 };
+
+// The memory that copies go to, and the barriers that tell of their end: a phase for each time a slot is filled.
+#if __CUDA_ARCH__ >= 900
+__device__ __forceinline__ void barrier_init(u32 barrier) {
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(barrier) : "memory");
+}
+__device__ __forceinline__ void barriers_ready() {
+    asm volatile("fence.mbarrier_init.release.cluster; fence.proxy.async.shared::cta;" ::: "memory");
+}
+__device__ __forceinline__ void bulk_copy(u32 to, const u8 *from, u32 bytes, u32 barrier) {
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to),
+                 "l"(from), "r"(bytes), "r"(barrier)
+                 : "memory");
+}
+__device__ __forceinline__ void bulk_wait(u32 barrier, u32 phase) {
+    asm volatile("{\n"
+                 ".reg .pred p;\n"
+                 "again: mbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1;\n"
+                 "@!p bra again;\n"
+                 "}" ::"r"(barrier),
+                 "r"(phase)
+                 : "memory");
+}
+#endif
 
 template <int F0, int F1, int F2, bool GATED> struct Matvec {
     enum {
         S0 = Traits<F0>::SIZE,
         S1 = Traits<F1>::SIZE > (int)S0 ? Traits<F1>::SIZE : (int)S0,
-        SLOT = Traits<F2>::SIZE > (int)S1 ? Traits<F2>::SIZE : (int)S1
+        SLOT = WARPS * (Traits<F2>::SIZE > (int)S1 ? Traits<F2>::SIZE : (int)S1),
+        ONE_FORMAT = (F1 < 0 || F1 == F0) && (F2 < 0 || F2 == F0)
     };
     typedef Set<F0, F1, F2> S;
     const MatvecArgs &a;
-    u8 *ring;
-    int warp, lane;
+    u8 *ring;     // the team's
+    u32 barriers; // of the ring's slots
+    int warp, team;
 
-    __device__ __forceinline__ Matvec(const MatvecArgs &args, u8 *shared)
-        : a(args), ring(shared + (threadIdx.x / 32) * DEPTH * SLOT), warp(threadIdx.x / 32 % WARPS),
-          lane(threadIdx.x % 32) {}
+    __device__ __forceinline__ Matvec(const MatvecArgs &args, u8 *shared, u32 first_barrier)
+        : a(args), warp(threadIdx.x / 32 % WARPS), team(threadIdx.x / (WARPS * 32)) {
+        ring = shared + team * DEPTH * SLOT;
+        barriers = first_barrier + team * DEPTH * 8;
+    }
 
-    // The first tile of the thread's team.
-    __device__ __forceinline__ u32 first_tile() const { return blockIdx.x + gridDim.x * (threadIdx.x / (WARPS * 32)); }
+    // Whether the thread starts the team's copies.
+    __device__ __forceinline__ bool leads() const { return threadIdx.x % (WARPS * 32) == 0; }
+    __device__ __forceinline__ u32 first_tile() const { return blockIdx.x + gridDim.x * team; }
 
     // The part that a tile belongs to, and its number there.
     __device__ __forceinline__ u32 locate(u32 tile, u32 &local) const {
@@ -194,90 +240,112 @@ template <int F0, int F1, int F2, bool GATED> struct Matvec {
         local -= a.parts[1].tiles;
         return 2;
     }
-    template <int F> __device__ __forceinline__ void begin(Cursor &c, u32 local) const {
+    // The format of a part, as its place among the different ones.
+    __device__ __forceinline__ u32 kind(u32 part) const {
+        if (F1 == F0 || F1 < 0) return F2 < 0 || F2 == F0 || part < 2 ? 0 : 2;
+        if (F2 == F0) return part % 2;
+        return F2 < 0 || F2 == F1 ? min(part, 1) : part;
+    }
+    // Starts the copy of a place's units and goes on to the next place. On a device without bulk copies all threads of the
+    // team share in it.
+    template <int F> __device__ __forceinline__ void copy(Place &p, u32 local, u32 slot) const {
+        if constexpr (F >= 0) {
+            const u32 units = units_of<F>(a.cols), bytes = min((u32)WARPS, units - p.unit) * Traits<F>::SIZE;
+            const u8 *from = record<F>(a.parts[p.part].weight, units, local, p.unit);
+#if __CUDA_ARCH__ >= 900
+            bulk_copy(shared_address(ring) + slot * SLOT, from, bytes, barriers + slot * 8);
+#else
+            for (u32 i = threadIdx.x % (WARPS * 32) * 16; i < bytes; i += WARPS * 512) copy16(ring + slot * SLOT + i, from + i);
+#endif
+            p.unit += WARPS;
+            if (p.unit < units) return;
+            p.unit = 0;
+            if (GATED && p.part == 0) {
+                p.part = 1;
+            } else {
+                p.part = 0;
+                p.tile += gridDim.x * TEAMS;
+            }
+        }
+    }
+    __device__ __forceinline__ void fetch(Place &p, u32 slot) const {
+#if __CUDA_ARCH__ >= 900
+        if (!leads()) return;
+#endif
+        if (p.tile < a.tiles) {
+            u32 local = p.tile;
+            if constexpr (!GATED) p.part = locate(p.tile, local);
+            const u32 k = kind(p.part);
+            if (ONE_FORMAT || k == 0) copy<F0>(p, local, slot);
+            else if (k == 1) copy<F1 == F0 ? -1 : F1>(p, local, slot);
+            else copy<F2 == F0 || F2 == F1 ? -1 : F2>(p, local, slot);
+        }
+        if (__CUDA_ARCH__ < 900) copies_commit();
+    }
+    // Waits until a slot is filled.
+    __device__ __forceinline__ void wait(u32 slot, u32 phase) const {
+#if __CUDA_ARCH__ >= 900
+        bulk_wait(barriers + slot * 8, phase);
+#else
+        copies_wait<DEPTH - 1>();
+        barrier();
+#endif
+    }
+    // A barrier of the warps of the team.
+    __device__ __forceinline__ void barrier() const {
+        asm volatile("bar.sync %0, %1;" ::"r"(1 + team), "n"(WARPS * 32) : "memory");
+    }
+    // The units of a tile in a part. The sums of each warp go to `to`.
+    template <int F>
+    __device__ __forceinline__ void
+    run(Place &ahead, u32 &slot, u32 &phase, const u8 *x, Lane &l, float *to) const {
         if constexpr (F >= 0) {
             const u32 units = units_of<F>(a.cols);
-            c.left = units > (u32)warp ? (units - warp + WARPS - 1) / WARPS : 0;
-            c.next = record<F>(a.parts[c.part].weight, units, local, warp) + lane * 16;
-        }
-    }
-    // The first unit of a tile's part.
-    __device__ __forceinline__ void enter(Cursor &c) const {
-        u32 local = c.tile;
-        if constexpr (!GATED) c.part = locate(c.tile, local);
-        if (F1 < 0 || c.part == 0) begin<F0>(c, local);
-        else if (F2 < 0 || c.part == 1) begin<F1>(c, local);
-        else begin<F2>(c, local);
-    }
-    // Goes on to the next part that has units for this warp.
-    __device__ __forceinline__ void settle(Cursor &c) const {
-        while (c.left == 0 && c.tile < a.tiles) {
-            if (GATED && c.part == 0) {
-                c.part = 1;
-            } else {
-                c.part = 0;
-                c.tile += gridDim.x * TEAMS;
-            }
-            if (c.tile < a.tiles) enter(c);
-        }
-    }
-    __device__ __forceinline__ void start(Cursor &c) const {
-        c.tile = first_tile(), c.part = 0, c.left = 0;
-        if (c.tile < a.tiles) enter(c);
-        settle(c);
-    }
-    template <int F> __device__ __forceinline__ void copy(u8 *to, Cursor &c) const {
-        if constexpr (F >= 0) {
-            const int lines = Traits<F>::SIZE / 16;
+            float acc[2] = {0, 0};
+#pragma unroll 1
+            for (u32 unit = warp;; unit += WARPS) {
+                const bool last = unit - warp + WARPS >= units;
+                wait(slot, phase);
+                if (unit < units)
+                    multiply<F, S>(ring + slot * SLOT + warp * Traits<F>::SIZE, x + unit * (Traits<F>::UNIT * S::SIZE / 128), l,
+                                   acc);
+                if (last) {
 #pragma unroll
-            for (int i = 0; i < lines; i += 32)
-                if (i + 32 <= lines || lane < lines - i) copy16(to + (i + lane) * 16, c.next + i * 16);
-            c.next += WARPS * Traits<F>::SIZE;
-        }
-    }
-    __device__ __forceinline__ void fetch(Cursor &c, u32 slot) const {
-        if (c.tile < a.tiles) {
-            u8 *to = ring + slot * SLOT;
-            if (F1 < 0 || c.part == 0) copy<F0>(to, c);
-            else if (F2 < 0 || c.part == 1) copy<F1>(to, c);
-            else copy<F2>(to, c);
-            if (--c.left == 0) settle(c);
-        }
-        copies_commit();
-    }
-    template <int F>
-    __device__ __forceinline__ void part(Cursor &ahead, u32 &slot, const u8 *x, float (&acc)[2]) {
-        if constexpr (F >= 0) {
-            const u32 n = units_of<F>(a.cols);
-            for (u32 unit = warp; unit < n; unit += WARPS) {
-                copies_wait<DEPTH - 1>();
-                __syncwarp();
-                multiply<F, S>(ring + slot * SLOT, x + unit * (Traits<F>::UNIT * S::SIZE / 128), lane, acc);
-                __syncwarp();
+                    for (int r = 0; r < 2; r++) {
+                        acc[r] += __shfl_xor_sync(FULL, acc[r], 1);
+                        acc[r] += __shfl_xor_sync(FULL, acc[r], 2);
+                        if (l.t == 0) to[l.g + 8 * r] = acc[r];
+                    }
+                }
+                // All have read the slot, and at the end of the part have left their sums.
+                barrier();
                 fetch(ahead, slot);
-                slot = slot + 1 == DEPTH ? 0 : slot + 1;
+                if (++slot == DEPTH) slot = 0, phase ^= 1;
+                if (last) break;
             }
         }
+    }
+    __device__ __forceinline__ void
+    run_part(u32 part, Place &ahead, u32 &slot, u32 &phase, const u8 *x, Lane &l, float *to) const {
+        const u32 k = kind(part);
+        if (ONE_FORMAT || k == 0) run<F0>(ahead, slot, phase, x, l, to);
+        else if (k == 1) run<F1 == F0 ? -1 : F1>(ahead, slot, phase, x, l, to);
+        else run<F2 == F0 || F2 == F1 ? -1 : F2>(ahead, slot, phase, x, l, to);
     }
 };
 
-// Four columns of the activations, and of the norm's weight.
-__device__ __forceinline__ void read4(const MatvecArgs &a, u32 col, float (&v)[4], float (&w)[4]) {
-#pragma unroll
-    for (int k = 0; k < 4; k++) v[k] = 0, w[k] = 1;
-    if (a.cols % 4 == 0) {
-        if (col < a.cols) {
-            *(float4 *)v = *(const float4 *)(a.x + col);
-            if (a.norm) *(float4 *)w = *(const float4 *)(a.norm + col);
-        }
+// Four columns of a row, zeros past its end.
+template <bool ALIGNED> __device__ __forceinline__ float4 read4(const float *row, u32 cols, u32 col) {
+    float4 v = make_float4(0, 0, 0, 0);
+    if (ALIGNED) {
+        if (col < cols) v = *(const float4 *)(row + col);
     } else {
-#pragma unroll
-        for (int k = 0; k < 4; k++) {
-            if (col + k >= a.cols) continue;
-            v[k] = a.x[col + k];
-            if (a.norm) w[k] = a.norm[col + k];
-        }
+        if (col < cols) v.x = row[col];
+        if (col + 1 < cols) v.y = row[col + 1];
+        if (col + 2 < cols) v.z = row[col + 2];
+        if (col + 3 < cols) v.w = row[col + 3];
     }
+    return v;
 }
 
 // What a thread's 8 slots of a group become: bytes, or halves. `v` is normed and, for halves, scaled.
@@ -311,10 +379,11 @@ template <typename S> __device__ __forceinline__ void place(u8 *x, u32 c, const 
     // What is too small for an inverse is 0. The product is never above 127.5.
     const bool none = top < 1e-35f;
     const float inverse = none ? 0.0f : __fdividef(126.99f, top);
-    float d = none ? 0.0f : top * (1.0f / 126.99f);
+    float e = none ? 0.0f : top * (1.0f / (126.99f * 254.0f));
     // Sums with this number are whole, in its low bits.
     const float whole = 12582912.0f;
     u32 h[2], l[2];
+    int sums[2];
 #pragma unroll
     for (int j = 0; j < 2; j++) {
         u32 high[4], low[4];
@@ -326,205 +395,174 @@ template <typename S> __device__ __forceinline__ void place(u8 *x, u32 c, const 
         }
         h[j] = __byte_perm(__byte_perm(high[0], high[1], 0x0040), __byte_perm(high[2], high[3], 0x0040), 0x5410);
         l[j] = __byte_perm(__byte_perm(low[0], low[1], 0x0040), __byte_perm(low[2], low[3], 0x0040), 0x5410);
+        sums[j] = 254 * __dp4a((int)h[j], 0x01010101, 0) + __dp4a((int)l[j], 0x01010101, 0);
     }
     *(uint2 *)(set + (i * 4 + t) * 8) = make_uint2(h[0], h[1]);
     *(uint2 *)(set + 128 + (i * 4 + t) * 8) = make_uint2(l[0], l[1]);
-    if (t == 0) {
-        // What is no number stays none.
-        if (bits >= 0x7f800000u) d = __int_as_float(0x7fc00000);
-        ((float *)(set + S::SCALES_AT))[i] = d;
-        ((float *)(set + S::SCALES_AT))[4 + i] = d * (1.0f / 254.0f);
-    }
-    if constexpr (S::FLOAT32_AT > S::INT32_AT) {
-        int high = __dp4a((int)h[0], 0x01010101, __dp4a((int)h[1], 0x01010101, 0));
-        int low = __dp4a((int)l[0], 0x01010101, __dp4a((int)l[1], 0x01010101, 0));
-        high += __shfl_xor_sync(mask, high, 1), high += __shfl_xor_sync(mask, high, 2);
-        low += __shfl_xor_sync(mask, low, 1), low += __shfl_xor_sync(mask, low, 2);
-        if (t == 1) ((int *)(set + S::INT32_AT))[i] = high, ((int *)(set + S::INT32_AT))[4 + i] = low;
-    }
-    if constexpr (S::INT16_AT > S::FLOAT32_AT) {
-        float sum = v[0][0] + v[0][1] + v[0][2] + v[0][3] + (v[1][0] + v[1][1] + v[1][2] + v[1][3]);
-        sum += __shfl_xor_sync(mask, sum, 1), sum += __shfl_xor_sync(mask, sum, 2);
-        if (t == 2) ((float *)(set + S::FLOAT32_AT))[i] = sum, ((float *)(set + S::FLOAT32_AT))[4 + i] = 0;
-    }
-    if constexpr (S::FLOAT16_AT > S::INT16_AT) {
+    // What is no number stays none.
+    if (bits >= 0x7f800000u) e = __int_as_float(0x7fc00000);
+    if (t == 0) ((float *)(set + S::SCALES_AT))[i] = e;
+    if constexpr (S::SIZE > S::INT16_AT) {
 #pragma unroll
         for (int j = 0; j < 2; j++) {
-            int sum = 254 * __dp4a((int)h[j], 0x01010101, 0) + __dp4a((int)l[j], 0x01010101, 0);
-            sum += __shfl_xor_sync(mask, sum, 1), sum += __shfl_xor_sync(mask, sum, 2);
-            if (t == 3) ((int *)(set + S::INT16_AT))[2 * i + j] = sum;
+            sums[j] += __shfl_xor_sync(mask, sums[j], 1);
+            sums[j] += __shfl_xor_sync(mask, sums[j], 2);
         }
+        if (t < 2) {
+            const int own = t == 0 ? sums[0] : sums[1];
+            if constexpr (S::FLOAT16_AT > S::INT16_AT) ((int *)(set + S::INT16_AT))[2 * i + t] = own;
+            if constexpr (S::SIZE > S::FLOAT16_AT) ((float *)(set + S::FLOAT16_AT))[2 * i + t] = e * (float)own;
+        }
+        sums[0] += sums[1];
+    } else {
+        sums[0] += sums[1];
+        sums[0] += __shfl_xor_sync(mask, sums[0], 1);
+        sums[0] += __shfl_xor_sync(mask, sums[0], 2);
     }
-    if constexpr (S::SIZE > S::FLOAT16_AT) {
-#pragma unroll
-        for (int j = 0; j < 2; j++) {
-            float sum = v[j][0] + v[j][1] + v[j][2] + v[j][3];
-            sum += __shfl_xor_sync(mask, sum, 1), sum += __shfl_xor_sync(mask, sum, 2);
-            if (t == 3) ((float *)(set + S::FLOAT16_AT))[2 * i + j] = sum;
-        }
+    if (t == 2) {
+        if constexpr (S::FLOAT32_AT > S::INT32_AT) ((int *)(set + S::INT32_AT))[i] = sums[0];
+        if constexpr (S::INT16_AT > S::FLOAT32_AT) ((float *)(set + S::FLOAT32_AT))[i] = e * (float)sums[0];
     }
 }
 
-// A value over the block: the sum, or the largest.
-template <bool SUM> __device__ __forceinline__ float over_block(float v, float *scratch) {
-    v = SUM ? warp_sum(v) : warp_max(v);
+// The largest value of the block.
+__device__ __forceinline__ float largest_of_block(float v, float *scratch) {
+    v = warp_max(v);
     if (threadIdx.x % 32 == 0) scratch[threadIdx.x / 32] = v;
     __syncthreads();
-    const int lane = threadIdx.x % 32;
-    v = lane < TEAMS * WARPS ? scratch[lane] : 0;
-    return SUM ? warp_sum(v) : warp_max(v);
+    return warp_max(threadIdx.x % 32 < TEAMS * WARPS ? scratch[threadIdx.x % 32] : 0);
 }
 
-// A barrier of the warps of a team.
-__device__ __forceinline__ void team_barrier() {
-    asm volatile("bar.sync %0, %1;" ::"r"(1 + threadIdx.x / (WARPS * 32)), "n"(WARPS * 32) : "memory");
-}
+// The first column of a chunk of 8, and of the second half of it 16 further.
+__device__ __forceinline__ u32 chunk_column(u32 c) { return c / 4 * 32 + c % 4 * 4; }
 
-// Chunks of 8 columns that a thread keeps in registers between the norm and what follows.
-#define KEPT 2
-
-// Reads the activations, norms them, and leaves them in `x`, set after set. Returns what their products must be
-// multiplied by. `scratch` has 64 floats.
-template <typename S> __device__ float prepare(const MatvecArgs &a, u8 *x, float *scratch) {
+// Reads activations, times the norm's weight, and leaves them in `x`, set after set: BATCH chunks of 8 columns at a time.
+// Returns the thread's sum of their squares.
+template <typename S, bool ALIGNED, int BATCH>
+__device__ __forceinline__ float place_all(const MatvecArgs &a, u8 *x, float scale) {
     const u32 chunks = a.padded / 8;
-    float factor = 1, unscale = 1;
-    if (!S::IS_FLOAT && chunks <= KEPT * THREADS) {
-        float v[KEPT][2][4];
-        float squares = 0;
+    float squares = 0;
+#pragma unroll 1
+    for (u32 first = threadIdx.x; first < chunks; first += BATCH * THREADS) {
+        float4 v[BATCH][2], w[BATCH][2];
 #pragma unroll
-        for (int n = 0; n < KEPT; n++) {
-            const u32 c = threadIdx.x + n * THREADS;
-            if (c >= chunks) continue;
+        for (int n = 0; n < BATCH; n++)
 #pragma unroll
             for (int j = 0; j < 2; j++) {
-                const u32 col = c / 4 * 32 + 16 * j + c % 4 * 4;
-                float w[4];
-                read4(a, col, v[n][j], w);
-#pragma unroll
-                for (int k = 0; k < 4; k++) squares = fmaf(v[n][j][k], v[n][j][k], squares), v[n][j][k] *= w[k];
+                const u32 col = chunk_column(first + n * THREADS) + 16 * j;
+                v[n][j] = read4<ALIGNED>(a.x, a.cols, col);
+                w[n][j] = a.norm ? read4<ALIGNED>(a.norm, a.cols, col) : make_float4(1, 1, 1, 1);
             }
-        }
-        if (a.normed) factor = rsqrtf(over_block<true>(squares, scratch) / a.cols + a.epsilon);
 #pragma unroll
-        for (int n = 0; n < KEPT; n++) {
-            const u32 c = threadIdx.x + n * THREADS;
+        for (int n = 0; n < BATCH; n++) {
+            const u32 c = first + n * THREADS;
             if (c >= chunks) continue;
-#pragma unroll
-            for (int j = 0; j < 2; j++)
-#pragma unroll
-                for (int k = 0; k < 4; k++) v[n][j][k] *= factor;
-            place<S>(x, c, v[n]);
-        }
-    } else {
-        if (a.normed) {
-            float squares = 0;
-            for (u32 i = threadIdx.x; i < a.cols; i += THREADS) squares = fmaf(a.x[i], a.x[i], squares);
-            factor = rsqrtf(over_block<true>(squares, scratch) / a.cols + a.epsilon);
-        }
-        float v[2][4], w[4];
-        if constexpr (S::IS_FLOAT) {
-            float top = 0;
-            for (u32 col = threadIdx.x * 4; col < a.padded; col += THREADS * 4) {
-                read4(a, col, v[0], w);
-#pragma unroll
-                for (int k = 0; k < 4; k++) top = fmaxf(top, fabsf(v[0][k] * w[k] * factor));
-            }
-            float scale = half_range_scale(over_block<false>(top, scratch + 32));
-            factor *= scale;
-            unscale = 1.0f / scale;
-        }
-#pragma unroll 2
-        for (u32 c = threadIdx.x; c < chunks; c += THREADS) {
+            float values[2][4];
 #pragma unroll
             for (int j = 0; j < 2; j++) {
-                read4(a, c / 4 * 32 + 16 * j + c % 4 * 4, v[j], w);
-#pragma unroll
-                for (int k = 0; k < 4; k++) v[j][k] *= w[k] * factor;
+                float4 u = v[n][j];
+                squares = fmaf(u.x, u.x, fmaf(u.y, u.y, fmaf(u.z, u.z, fmaf(u.w, u.w, squares))));
+                u.x *= w[n][j].x, u.y *= w[n][j].y, u.z *= w[n][j].z, u.w *= w[n][j].w;
+                values[j][0] = u.x * scale, values[j][1] = u.y * scale;
+                values[j][2] = u.z * scale, values[j][3] = u.w * scale;
             }
-            place<S>(x, c, v);
+            place<S>(x, c, values);
         }
     }
+    return squares;
+}
+
+// Prepares the activations. Returns what their products must be multiplied by, but for the norm's factor; the squares that
+// this is made of are left in `scratch`, a sum of each warp. `scratch` has 64 floats.
+template <typename S> __device__ __forceinline__ float prepare(const MatvecArgs &a, u8 *x, float *scratch) {
+    float scale = 1;
+    if constexpr (S::IS_FLOAT) {
+        float top = 0;
+        for (u32 col = threadIdx.x; col < a.cols; col += THREADS)
+            top = fmaxf(top, fabsf(a.norm ? a.x[col] * a.norm[col] : a.x[col]));
+        scale = half_range_scale(largest_of_block(top, scratch + 32));
+    }
+    float squares;
+    if (a.cols % 4 != 0) squares = place_all<S, false, 1>(a, x, scale);
+    else if (a.padded <= 8 * THREADS) squares = place_all<S, true, 1>(a, x, scale);
+    else squares = place_all<S, true, 2>(a, x, scale);
+    if (a.normed) {
+        squares = warp_sum(squares);
+        if (threadIdx.x % 32 == 0) scratch[threadIdx.x / 32] = squares;
+    }
     __syncthreads();
-    return unscale;
+    return 1.0f / scale;
 }
 
 template <int F0, int F1, int F2, bool GATED> __device__ __forceinline__ void matvec(const MatvecArgs &a) {
-    extern __shared__ __align__(16) u8 shared[];
+    extern __shared__ __align__(128) u8 shared[];
+    __shared__ __align__(8) u64 barriers[TEAMS * DEPTH];
     typedef Matvec<F0, F1, F2, GATED> M;
     typedef typename M::S S;
-    M m(a, shared);
-    u8 *x = shared + TEAMS * WARPS * DEPTH * M::SLOT;
+    const M m(a, shared, shared_address(barriers));
+    u8 *x = shared + TEAMS * DEPTH * M::SLOT;
     float *scratch = (float *)(x + a.padded / 128 * S::SIZE);
-    const u32 thread = threadIdx.x % (WARPS * 32); // in its team
     // [2][1 or 2 parts][warps][16] of each team
-    float *added = scratch + 64 + threadIdx.x / (WARPS * 32) * (2 * WARPS * 32);
+    float *added = scratch + 64 + m.team * (4 * WARPS * 16);
 
-    Cursor ahead;
-    m.start(ahead);
-#pragma unroll
-    for (int i = 0; i < DEPTH; i++) m.fetch(ahead, i);
-    after_previous();
-    const float unscale = prepare<S>(a, x, scratch);
     let_next_start();
+    Place ahead = {m.first_tile(), 0, 0};
+#if __CUDA_ARCH__ >= 900
+    if (m.leads()) {
+        for (int i = 0; i < DEPTH; i++) barrier_init(m.barriers + i * 8);
+        barriers_ready();
+    }
+#endif
+#pragma unroll 1
+    for (int i = 0; i < DEPTH; i++) m.fetch(ahead, i);
+    if (a.norm)
+        for (u32 i = threadIdx.x * 32; i < a.cols; i += THREADS * 32)
+            asm volatile("prefetch.global.L2 [%0];" ::"l"(a.norm + i));
+    after_previous();
+    // With its barrier all threads see the barriers of the ring.
+    const float unscale = prepare<S>(a, x, scratch);
+    float factor = unscale;
 
-    u32 slot = 0, flip = 0;
+    u32 slot = 0, phase = 0, flip = 0;
+    Lane l;
+#pragma unroll 1
     for (u32 tile = m.first_tile(); tile < a.tiles; tile += gridDim.x * TEAMS, flip ^= 1) {
-        float acc[2] = {0, 0}, up[2] = {0, 0};
         u32 local = tile, part = 0;
         if constexpr (!GATED) part = m.locate(tile, local);
         const Part &p = a.parts[part];
-        const u32 row = local * 16 + thread;
-        const bool writes = thread < 16 && row < p.rows;
+        const u32 row = local * 16 + l.lane % 16;
+        const bool sums = m.warp == 0, writes = sums && l.lane < 16 && row < p.rows;
         // Read now, so that the end need not wait.
         float more = 0;
         if (!GATED && writes) {
             if (p.bias) more = p.bias[row];
             if (a.residual && part == 0) more += a.residual[row];
         }
-        if constexpr (GATED) {
-            m.template part<F0>(ahead, slot, x, acc);
-            m.template part<F1>(ahead, slot, x, up);
-        } else {
-            if (part == 0) m.template part<F0>(ahead, slot, x, acc);
-            else if (part == 1) m.template part<F1>(ahead, slot, x, acc);
-            else m.template part<F2>(ahead, slot, x, acc);
-        }
-        float *to = added + flip * (WARPS * 32);
+        float *to = added + flip * (2 * WARPS * 16);
+#pragma unroll 1
+        for (u32 i = 0; i <= GATED; i++)
+            m.run_part(GATED ? i : part, ahead, slot, phase, x, l, to + (i * WARPS + m.warp) * 16);
+        if (sums) {
+            if (a.normed && tile == m.first_tile()) {
+                float squares = warp_sum(l.lane < TEAMS * WARPS ? scratch[l.lane] : 0);
+                factor = unscale * rsqrtf(squares * a.per_col + a.epsilon);
+            }
+            // Half of the warps' sums in each half of the lanes.
+            float v[2] = {0, 0};
 #pragma unroll
-        for (int r = 0; r < 2; r++) {
-            acc[r] += __shfl_xor_sync(FULL, acc[r], 1);
-            acc[r] += __shfl_xor_sync(FULL, acc[r], 2);
-            if constexpr (GATED) {
-                up[r] += __shfl_xor_sync(FULL, up[r], 1);
-                up[r] += __shfl_xor_sync(FULL, up[r], 2);
-            }
-            if (m.lane % 4 == 0) {
-                to[m.warp * 16 + m.lane / 4 + 8 * r] = acc[r];
-                if constexpr (GATED) to[(WARPS + m.warp) * 16 + m.lane / 4 + 8 * r] = up[r];
-            }
-        }
-        team_barrier();
-        if (writes) {
-            float v = 0, u = 0;
+            for (int i = 0; i <= GATED; i++) {
 #pragma unroll
-            for (int i = 0; i < WARPS; i++) {
-                v += to[i * 16 + thread];
-                if constexpr (GATED) u += to[(WARPS + i) * 16 + thread];
+                for (int w = 0; w < WARPS; w += 2)
+                    if (w + 1 < WARPS || l.lane < 16) v[i] += to[(i * WARPS + w) * 16 + l.lane];
+                v[i] += __shfl_xor_sync(FULL, v[i], 16);
+                v[i] *= factor;
+                if constexpr (S::IS_FLOAT) v[i] /= weight_scale(a.parts[part + i].weight);
             }
-            if constexpr (S::IS_FLOAT) {
-                v *= unscale / weight_scale(p.weight);
-                if constexpr (GATED) u *= unscale / weight_scale(a.parts[1].weight);
-            }
-            if constexpr (GATED) {
-                v = activate(a.activation, v) * u;
-            } else {
-                v += more;
-            }
-            p.out[row] = v;
+            if (writes) p.out[row] = GATED ? activate(a.activation, v[0]) * v[1] : v[0] + more;
         }
     }
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS, 1) NAME(const __grid_constant__ MatvecArgs a) {
+extern "C" __global__ void __launch_bounds__(THREADS, THREADS <= 512 ? 2 : 1) NAME(const __grid_constant__ MatvecArgs a) {
     matvec<FORMATS, GATED_PAIR>(a);
 }

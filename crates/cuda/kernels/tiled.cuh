@@ -228,10 +228,15 @@ template <int F> struct Scales {
     float d[2], dmin[2];
     u32 high_scales[2], high_mins[2];
 
-    // Byte `k` of a word, times `d`: the byte goes into the digits of 2^23, which the sum takes away again.
-    __device__ __forceinline__ static float times_byte(u32 word, int k, float d) {
-        float v = __uint_as_float(__byte_perm(word, 0x4b000000u, 0x7440 | k));
+    // The byte of a word that the selector `0x7440 + k` picks, times `d`: it goes into the digits of 2^23, which the sum
+    // takes away again.
+    __device__ __forceinline__ static float times_byte(u32 word, u32 pick, float d) {
+        float v = __uint_as_float(__byte_perm(word, 0x4b000000u, pick));
         return fmaf(v, d, -8388608.0f * d);
+    }
+    // The same of a signed byte.
+    __device__ __forceinline__ static float times_signed(u32 word, u32 pick, float d) {
+        return (__uint_as_float(__byte_perm(word ^ 0x80808080u, 0x4b000000u, pick)) - 8388736.0f) * d;
     }
 
     __device__ __forceinline__ void at(const u8 *rec, int g, int sub, int r, float &scale, float &min) const {
@@ -247,27 +252,26 @@ template <int F> struct Scales {
             scale = *(const float *)(p + ((sub / 2) * 8 + g) * 8 + r * 4);
         } else if constexpr (R::SCALES == K_SCALES) {
             int j = sub / 2;
-            scale = times_byte(j < 4 ? header[r].y : high_scales[r], j % 4, d[r]);
-            min = times_byte(j < 4 ? header[r].z : high_mins[r], j % 4, -dmin[r]);
+            scale = times_byte(j < 4 ? header[r].y : high_scales[r], 0x7440 | (j % 4), d[r]);
+            min = times_byte(j < 4 ? header[r].z : high_mins[r], 0x7440 | (j % 4), -dmin[r]);
         } else if constexpr (R::SCALES == BYTE_SCALES) {
             u32 word = sub < 4 ? header[r].x : sub < 8 ? header[r].y : sub < 12 ? header[r].z : header[r].w;
-            // Signed: 128 is added to the byte and taken away with the rest.
-            float v = __uint_as_float(__byte_perm(word ^ 0x80808080u, 0x4b000000u, 0x7440 | (sub % 4)));
-            scale = (v - 8388736.0f) * d[r];
+            scale = times_signed(word, 0x7440 | (sub % 4), d[r]);
         } else if constexpr (R::SCALES == K2_SCALES) {
             u32 word = sub < 4 ? header[r].x : sub < 8 ? header[r].y : sub < 12 ? header[r].z : header[r].w;
-            scale = times_byte(word & 0x0f0f0f0fu, sub % 4, d[r]);
-            min = times_byte((word >> 4) & 0x0f0f0f0fu, sub % 4, -dmin[r]);
+            scale = times_byte(word & 0x0f0f0f0fu, 0x7440 | (sub % 4), d[r]);
+            min = times_byte((word >> 4) & 0x0f0f0f0fu, 0x7440 | (sub % 4), -dmin[r]);
         } else {
             scale = 1;
         }
     }
 
-    // The same for columns `32 (4 s + 2 (t % 2) + k) ..`, or, where 16 share a scale, `16 (8 s + 2 t + k) ..`: those
-    // whose sums lane `t` has in the set of 128 columns number `s`.
-    __device__ __forceinline__ void own(const u8 *rec, int g, int t, int s, int k, int r, float &scale, float &min) const {
+    // The same for columns `32 (4 s + t) ..`, or, where 16 share a scale, `16 (8 s + 4 q + t) ..`: those whose sums lane
+    // `t` has in the set of 128 columns number `s`. `pick` is `0x7440 + t`.
+    __device__ __forceinline__ void
+    own(const u8 *rec, int g, int t, u32 pick, int s, int q, int r, float &scale, float &min) const {
         const u8 *p = rec + R::SCALES_AT;
-        const int group = 4 * s + 2 * (t % 2) + k;
+        const int group = 4 * s + t;
         min = 0;
         if constexpr (R::SCALES == HALF_SCALES) {
             scale = from_half(*(const u16 *)(p + (group * 8 + g) * 4 + r * 2));
@@ -278,18 +282,15 @@ template <int F> struct Scales {
         } else if constexpr (R::SCALES == FLOAT_SCALES) {
             scale = *(const float *)(p + (group * 8 + g) * 8 + r * 4);
         } else if constexpr (R::SCALES == K_SCALES) {
-            const int shift = 16 * (t % 2);
-            scale = times_byte((s == 0 ? header[r].y : high_scales[r]) >> shift, k, d[r]);
-            min = times_byte((s == 0 ? header[r].z : high_mins[r]) >> shift, k, -dmin[r]);
+            scale = times_byte(s == 0 ? header[r].y : high_scales[r], pick, d[r]);
+            min = times_byte(s == 0 ? header[r].z : high_mins[r], pick, -dmin[r]);
         } else {
-            const u32 first = s == 0 ? header[r].x : header[r].z, second = s == 0 ? header[r].y : header[r].w;
-            const u32 word = (t < 2 ? first : second) >> (16 * (t % 2));
+            const u32 word = s == 0 ? (q == 0 ? header[r].x : header[r].y) : (q == 0 ? header[r].z : header[r].w);
             if constexpr (R::SCALES == BYTE_SCALES) {
-                float v = __uint_as_float(__byte_perm(word ^ 0x80808080u, 0x4b000000u, 0x7440 | k));
-                scale = (v - 8388736.0f) * d[r];
+                scale = times_signed(word, pick, d[r]);
             } else {
-                scale = times_byte(word & 0x0f0f0f0fu, k, d[r]);
-                min = times_byte((word >> 4) & 0x0f0f0f0fu, k, -dmin[r]);
+                scale = times_byte(word & 0x0f0f0f0fu, pick, d[r]);
+                min = times_byte((word >> 4) & 0x0f0f0f0fu, pick, -dmin[r]);
             }
         }
     }

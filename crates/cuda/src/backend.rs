@@ -4,6 +4,7 @@ use crate::CudaError;
 use crate::buffers::{Buffers, States, cache_type, out_of_memory};
 use crate::driver::{Device, Launch, Pinned, Stream, argument};
 use crate::kernels::{Kernels, Spec};
+use crate::largest::{LargestRows, Rows};
 use crate::ops::{Lowering, WIDEST_KEY, WIDEST_VALUE, device_error};
 use crate::program::{Program, Replay, Upload};
 use crate::scratch::Scratch;
@@ -12,7 +13,7 @@ use crate::tiled;
 use crate::weights::{Weights, is_vector};
 use graph::ops::Activation;
 use graph::{
-    Backend, BackendError, BufferId, DType, FusedOp, Graph, NodeCall, NodeId, Op, OpQuery, StateId,
+    Backend, BackendError, BufferId, DType, FusedOp, Graph, Largest, NodeCall, NodeId, Op, OpQuery, StateId,
     StatePart, StateSpec, WeightData,
 };
 use std::collections::HashMap;
@@ -28,6 +29,8 @@ const MOST_UPLOADS: usize = 12;
 const CHUNK: usize = 16 << 20;
 /// Memory that is left to others: graphs, code, and what the driver needs.
 const RESERVE: usize = 512 << 20;
+/// Warps of a block of the product of one row: one block takes a multiprocessor for itself.
+const MATVEC_WARPS: u64 = 28;
 /// Seconds until a wait is given up.
 const TIMEOUT: u64 = 120;
 
@@ -58,13 +61,14 @@ pub struct CudaBackend {
     /// Whether work was started that nobody waited for.
     in_flight: bool,
     /// Labels of what was started last.
-    last: String,
+    last: Arc<str>,
     failed: Option<String>,
     staging: Pinned,
     chunk: Option<Pinned>,
     // The stream ends before the memory that its work uses, and modules after all launches.
     stream: Stream,
     scratch: Scratch,
+    largest: LargestRows,
     buffers: Buffers,
     states: States,
     weights: Weights,
@@ -108,7 +112,9 @@ impl CudaBackend {
         };
         let ordinal = i32::try_from(number("SMELT_CUDA_DEVICE", 0)?).unwrap_or(i32::MAX);
         let device = Device::open(ordinal)?;
-        let kernels = Kernels::new(&device, number("SMELT_CUDA_HOPPER", 1)? != 0)?;
+        let warps = number("SMELT_CUDA_MATVEC_WARPS", MATVEC_WARPS)?;
+        let warps = usize::try_from(warps).unwrap_or(usize::MAX).clamp(1, 32);
+        let kernels = Kernels::new(&device, number("SMELT_CUDA_HOPPER", 1)? != 0, warps)?;
         let (free, _) = device.memory()?;
         Ok(CudaBackend {
             free,
@@ -120,12 +126,13 @@ impl CudaBackend {
             uploads: Vec::new(),
             upload_bytes: 0,
             in_flight: false,
-            last: String::new(),
+            last: "".into(),
             failed: None,
             staging: Pinned::new(&device, STAGING)?,
             chunk: None,
             stream: Stream::new(&device)?,
             scratch: Scratch::default(),
+            largest: LargestRows::default(),
             buffers: Buffers::new(&device),
             states: States::new(&device),
             weights: Weights::new(&device, deadline),
@@ -149,18 +156,23 @@ impl CudaBackend {
         )
     }
 
-    /// Bytes of weights, caches and activations that can be had.
-    pub fn usable_memory(&self) -> usize {
+    /// Bytes of weights, caches and activations that could be had at the start.
+    fn usable(&self) -> usize {
         self.free.saturating_sub(RESERVE)
     }
 
     /// Fails if the device has failed before; makes its context the thread's own.
     fn healthy(&self) -> Result<(), BackendError> {
+        self.not_failed()?;
+        self.device.bind().map_err(device_error)
+    }
+
+    fn not_failed(&self) -> Result<(), BackendError> {
         match &self.failed {
             Some(message) => {
                 Err(BackendError::Device(format!("stopped after an earlier failure: {message}")))
             }
-            None => self.device.bind().map_err(device_error),
+            None => Ok(()),
         }
     }
 
@@ -187,6 +199,7 @@ impl CudaBackend {
             let _ = self.latch(waited);
         }
         self.programs.clear();
+        self.largest.clear();
         self.uses = None;
         self.scratch.tidy();
     }
@@ -241,7 +254,14 @@ impl CudaBackend {
         let mut launches = Vec::with_capacity(1 + lowered.first.len() + lowered.launches.len());
         launches.extend(self.upload_launch()?);
         launches.extend(lowered.first);
+        let inputs = launches.len();
         launches.extend(lowered.launches);
+        // What the inputs say may be read by launches that begin before those before them are done.
+        for index in [0, inputs] {
+            if let Some(launch) = launches.get_mut(index) {
+                launch.alone = true;
+            }
+        }
         let first = steps.first().map_or(NodeId(usize::MAX), |step| step.id);
         let program = Program::new(steps, self.uploads.clone(), launches, lowered.checks);
         self.programs.insert(first, program);
@@ -251,7 +271,25 @@ impl CudaBackend {
     fn run_program(&mut self, first: NodeId) -> Result<(), BackendError> {
         let Some(program) = self.programs.get_mut(&first) else { return Ok(()) };
         program.check(&self.buffers)?;
-        self.last = program.last_labels(8);
+        self.largest.found = program.largest;
+        if let Some(rows) = self.largest.asked.filter(|&rows| program.largest != Some(rows))
+            && program.steps.iter().any(|step| step.output.buffer == rows.buffer)
+        {
+            let (device, stream) = (&self.device, &self.stream);
+            let launch = self.largest.launch(
+                rows,
+                device,
+                stream,
+                &mut self.kernels,
+                &self.buffers,
+                &mut self.scratch,
+            )?;
+            if let Some(launch) = launch {
+                program.end_with(launch, rows);
+                self.largest.found = Some(rows);
+            }
+        }
+        self.last = Arc::clone(program.last_labels());
         self.in_flight = true;
         program.start(&self.stream, self.replay)
     }
@@ -282,6 +320,7 @@ impl CudaBackend {
             threads: 128,
             shared: 0,
             argument: argument(args),
+            alone: true,
             label: "inputs".into(),
         }))
     }
@@ -435,7 +474,7 @@ impl Backend for CudaBackend {
         self.healthy()?;
         self.invalidate();
         let wanted = self.weights.file_bytes().saturating_add(data.bytes.len());
-        if wanted > self.usable_memory() {
+        if wanted > self.usable() {
             return Err(BackendError::OutOfMemory {
                 what: format!("weight '{name}' and those before it, of {} free bytes", self.free),
                 bytes: wanted,
@@ -446,6 +485,10 @@ impl Backend for CudaBackend {
 
     fn has_weight(&self, name: &str) -> bool {
         self.weights.contains(name)
+    }
+
+    fn usable_memory(&self) -> Option<usize> {
+        Some(self.usable())
     }
 
     fn packed_bytes(&self) -> usize {
@@ -515,7 +558,8 @@ impl Backend for CudaBackend {
     }
 
     fn execute_node(&mut self, call: &NodeCall<'_>) -> Result<(), BackendError> {
-        self.healthy()?;
+        // A decode step has hundreds of nodes, and recording them needs no context.
+        self.not_failed()?;
         let recorded = self.record(call);
         if recorded.is_err() {
             self.forget_recording();
@@ -529,8 +573,42 @@ impl Backend for CudaBackend {
         self.read(from, dst)
     }
 
+    fn largest(
+        &mut self,
+        buffer: BufferId,
+        offset: usize,
+        rows: usize,
+        cols: usize,
+    ) -> Result<Option<Vec<Largest>>, BackendError> {
+        self.healthy()?;
+        self.flush()?;
+        let wanted = Rows { buffer, offset, rows, cols };
+        if self.largest.found != Some(wanted) {
+            let (device, stream) = (&self.device, &self.stream);
+            let launch = self.largest.launch(
+                wanted,
+                device,
+                stream,
+                &mut self.kernels,
+                &self.buffers,
+                &mut self.scratch,
+            )?;
+            let Some(launch) = launch else { return Ok(None) };
+            let started = self.stream.launch(&launch).map_err(device_error);
+            self.in_flight = true;
+            self.latch(started)?;
+            (self.largest.asked, self.largest.found) = (Some(wanted), Some(wanted));
+        }
+        if self.in_flight {
+            let waited = self.wait();
+            self.latch(waited)?;
+        }
+        Ok(Some(self.largest.read(rows)))
+    }
+
     fn write_host(&mut self, buffer: BufferId, offset: usize, src: &[u8]) -> Result<(), BackendError> {
         self.healthy()?;
+        self.largest.found = None;
         let to = self.buffers.address(buffer, offset, src.len(), "write to a buffer")?;
         // What was recorded reads what was there before.
         if !self.recording.is_empty() {

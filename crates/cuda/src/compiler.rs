@@ -10,15 +10,17 @@ use std::sync::OnceLock;
 use std::{env, fs, ptr};
 
 /// The sources, and the headers that they include.
-const SOURCES: [(&str, &str); 13] = [
+const SOURCES: [(&str, &str); 15] = [
     ("attention.cu", include_str!("../kernels/attention.cu")),
     ("cache.cu", include_str!("../kernels/cache.cu")),
     ("combine.cu", include_str!("../kernels/combine.cu")),
+    ("decode_attention.cu", include_str!("../kernels/decode_attention.cu")),
     ("elementwise.cu", include_str!("../kernels/elementwise.cu")),
     ("flash.cu", include_str!("../kernels/flash.cu")),
     ("gemm.cu", include_str!("../kernels/gemm.cu")),
     ("gemm_hopper.cu", include_str!("../kernels/gemm_hopper.cu")),
     ("halves.cu", include_str!("../kernels/halves.cu")),
+    ("largest.cu", include_str!("../kernels/largest.cu")),
     ("matvec.cu", include_str!("../kernels/matvec.cu")),
     ("norm.cu", include_str!("../kernels/norm.cu")),
     ("panels.cu", include_str!("../kernels/panels.cu")),

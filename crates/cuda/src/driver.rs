@@ -331,6 +331,13 @@ impl Module {
                 Attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES,
                 most
             ))?;
+            // All kernels alike: blocks of two kernels can then be on a multiprocessor at the same time, and it need not
+            // be empty to change between them.
+            call!(cuFuncSetAttribute(
+                handle,
+                Attribute::CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT,
+                100
+            ))?;
         }
         Ok(Function(handle))
     }
@@ -354,6 +361,9 @@ pub(crate) struct Launch {
     pub(crate) shared: u32,
     /// The bytes of the structure, from the start of aligned words.
     pub(crate) argument: Box<[u64]>,
+    /// Whether it begins when all before it is done. Otherwise it may begin while those before it still run, and waits for
+    /// them itself before it reads what they write.
+    pub(crate) alone: bool,
     /// The node that it is part of.
     pub(crate) label: String,
 }
@@ -391,17 +401,9 @@ impl Stream {
         Ok(Stream { device: Arc::clone(device), handle })
     }
 
-    /// Starts a kernel behind everything before; it may begin while the kernel before it ends.
+    /// Starts a kernel behind everything before.
     pub(crate) fn launch(&self, launch: &Launch) -> Result<(), CudaError> {
-        self.start(launch, self.device.capability.0 >= 9)
-    }
-
-    /// Starts a kernel that knows nothing of its neighbours: it begins when all before it is done.
-    pub(crate) fn launch_alone(&self, launch: &Launch) -> Result<(), CudaError> {
-        self.start(launch, false)
-    }
-
-    fn start(&self, launch: &Launch, overlaps: bool) -> Result<(), CudaError> {
+        let overlaps = self.device.capability.0 >= 9 && !launch.alone;
         let mut attribute = sys::CUlaunchAttribute {
             id: sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION,
             pad: [0; 4],

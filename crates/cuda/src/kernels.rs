@@ -176,6 +176,17 @@ pub(crate) enum Spec {
     },
     /// Several rows of activations times a matrix.
     Gemm(Format, GemmConfig),
+    /// Attention of a decode step.
+    DecodeAttention {
+        /// Width of queries and keys.
+        head_dim: u32,
+        /// Width of values.
+        value_dim: u32,
+        /// Warps of a block.
+        warps: u32,
+        /// Whether scores have a soft cap.
+        soft_cap: bool,
+    },
     /// The same on compute capability 9.0.
     Hopper(Format, HopperConfig),
     /// Attention of prompts.
@@ -266,6 +277,15 @@ impl Spec {
                 ];
                 ("flash.cu", definitions, "flash".into())
             }
+            Spec::DecodeAttention { head_dim, value_dim, warps, soft_cap } => {
+                let definitions = vec![
+                    format!("HEAD_DIM={head_dim}"),
+                    format!("VALUE_DIM={value_dim}"),
+                    format!("WARPS={warps}"),
+                    format!("SOFT_CAP={}", u32::from(soft_cap)),
+                ];
+                ("decode_attention.cu", definitions, "decode_attention".into())
+            }
             Spec::Attention { group, head_dim, value_dim } => {
                 let definitions = vec![
                     format!("GROUP={group}"),
@@ -286,12 +306,14 @@ pub(crate) struct Kernels {
     pub(crate) hopper: bool,
     modules: HashMap<(&'static str, Vec<String>), Module>,
     functions: HashMap<Spec, Function>,
+    /// Warps of a block of the product of one row, at most.
+    pub(crate) matvec_warps: usize,
     /// The angles per position of each rotation. The table is kept, so that its address stands for it.
     rope_tables: Vec<(Arc<RopeTable>, DeviceMemory)>,
 }
 
 impl Kernels {
-    pub(crate) fn new(device: &Arc<Device>, hopper: bool) -> Result<Kernels, CudaError> {
+    pub(crate) fn new(device: &Arc<Device>, hopper: bool, matvec_warps: usize) -> Result<Kernels, CudaError> {
         let compiler = Compiler::load()?;
         Ok(Kernels {
             device: Arc::clone(device),
@@ -299,6 +321,7 @@ impl Kernels {
             hopper: hopper && device.capability == (9, 0),
             modules: HashMap::new(),
             functions: HashMap::new(),
+            matvec_warps,
             rope_tables: Vec::new(),
         })
     }
@@ -380,13 +403,14 @@ fn all_specs() -> Vec<Spec> {
         ("combine.cu", "combine"),
         ("elementwise.cu", "elementwise"),
         ("halves.cu", "halves"),
+        ("largest.cu", "largest"),
         ("norm.cu", "rms_norm"),
         ("panels.cu", "panels"),
         ("rows.cu", "get_rows_F32"),
     ]
     .map(|(source, name)| Spec::Plain(source, name))
     .to_vec();
-    let shape = MatvecShape { warps: 7, depth: 2, teams: 4 };
+    let shape = MatvecShape { warps: 7, depth: 3, teams: 2 };
     let hopper = |format, tokens, gated| {
         tiled::record(format)
             .map(|record| Spec::Hopper(format, HopperConfig::of(tokens, record, gated, 227 << 10)))
@@ -420,5 +444,11 @@ fn all_specs() -> Vec<Spec> {
     }));
     let shapes = [(1, 80, 80), (2, 20, 12), (4, 256, 256), (8, 128, 128)];
     specs.extend(shapes.map(|(group, head_dim, value_dim)| Spec::Attention { group, head_dim, value_dim }));
+    let shapes = [(64, 64, 8), (80, 96, 8), (128, 128, 8), (256, 256, 4)];
+    let decode = |(head_dim, value_dim, warps)| {
+        let soft_cap = head_dim == 256;
+        Spec::DecodeAttention { head_dim, value_dim, warps, soft_cap }
+    };
+    specs.extend(shapes.map(decode));
     specs
 }

@@ -21,6 +21,7 @@ mod compiler;
 mod driver;
 mod error;
 mod kernels;
+mod largest;
 mod ops;
 mod program;
 mod scratch;

@@ -3,9 +3,14 @@
 use crate::buffers::Buffers;
 use crate::checks::Check;
 use crate::driver::{CudaGraph, Launch, Stream};
+use crate::largest::Rows;
 use crate::ops::device_error;
 use crate::step::Step;
 use graph::{BackendError, BufferId};
+use std::sync::Arc;
+
+/// Launches that messages name.
+const LAST_LABELS: usize = 8;
 
 /// A place that the host writes before a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,7 +26,11 @@ pub(crate) struct Program {
     /// What was written before, in order: the first launch brings it to its places.
     pub(crate) uploads: Vec<Upload>,
     pub(crate) launches: Vec<Launch>,
+    /// Labels of the last launches, for messages.
+    labels: Arc<str>,
     pub(crate) checks: Vec<Check>,
+    /// The rows whose largest elements the last launch finds.
+    pub(crate) largest: Option<Rows>,
     graph: Option<CudaGraph>,
     runs: u32,
 }
@@ -42,7 +51,19 @@ impl Program {
         launches: Vec<Launch>,
         checks: Vec<Check>,
     ) -> Program {
-        Program { steps, uploads, launches, checks, graph: None, runs: 0 }
+        let mut labels: Vec<&str> = launches.iter().map(|launch| launch.label.as_str()).collect();
+        labels.dedup();
+        let labels = labels[labels.len().saturating_sub(LAST_LABELS)..].join(", ").into();
+        Program { steps, uploads, launches, labels, checks, largest: None, graph: None, runs: 0 }
+    }
+
+    /// Makes a launch that finds the largest elements of these rows the last one.
+    pub(crate) fn end_with(&mut self, launch: Launch, rows: Rows) {
+        if self.largest.replace(rows).is_some() {
+            self.launches.pop();
+        }
+        self.launches.push(launch);
+        self.graph = None;
     }
 
     /// Checks what the host wrote.
@@ -70,9 +91,7 @@ impl Program {
     }
 
     /// The labels of the last launches, for messages.
-    pub(crate) fn last_labels(&self, count: usize) -> String {
-        let mut labels: Vec<&str> = self.launches.iter().map(|launch| launch.label.as_str()).collect();
-        labels.dedup();
-        labels[labels.len().saturating_sub(count)..].join(", ")
+    pub(crate) fn last_labels(&self) -> &Arc<str> {
+        &self.labels
     }
 }

@@ -22,6 +22,10 @@ pub(crate) enum Region {
     Attention,
     /// How many of them are done: zeros between launches.
     Done,
+    /// The largest elements of parts of rows.
+    Largest,
+    /// How many of the parts of a row are done: zeros between launches.
+    LargestDone,
     /// Cosines and sines of one rotation.
     Angles(usize),
 }
@@ -48,7 +52,7 @@ impl Scratch {
         let memory =
             DeviceMemory::new(device, bytes).map_err(|error| out_of_memory("scratch", bytes, error))?;
         let address = memory.address();
-        if region == Region::Done {
+        if matches!(region, Region::Done | Region::LargestDone) {
             stream.clear(address, bytes).map_err(device_error)?;
         }
         self.outgrown.extend(self.regions.insert(region, memory));

@@ -48,11 +48,11 @@ pub(crate) fn set_bytes(formats: &[Format]) -> usize {
     if any(&|sums| sums.span == 0) {
         return 512;
     }
-    let kinds = [32, 16].map(|span| {
-        32 * (usize::from(any(&|sums| sums.span == span))
-            + usize::from(any(&|sums| sums.span == span && sums.min)))
+    let sums = [(32, 16), (16, 32)].map(|(span, bytes)| {
+        let kinds = [false, true].map(|min| any(&|sums| sums == Sums { span, min }));
+        kinds.into_iter().filter(|&is| is).count() * bytes
     });
-    256 + 32 + kinds[0] + kinds[1]
+    256 + 16 + sums[0] + sums[1]
 }
 
 /// The record of a format; `None` if there are no products with it.

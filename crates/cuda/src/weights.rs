@@ -183,12 +183,13 @@ impl Weights {
             threads: 128,
             shared: 0,
             argument: argument(args),
+            alone: true,
             label: name.to_string(),
         };
         let largest = kernels.get(Spec::Largest(data.format)).map_err(device)?;
         let repack = kernels.get(Spec::Repack(data.format)).map_err(device)?;
-        stream.launch_alone(&launch(largest, [(data.rows as u32).clamp(1, 2048), 1, 1])).map_err(device)?;
-        stream.launch_alone(&launch(repack, [shape.units, shape.tiles, 1])).map_err(device)?;
+        stream.launch(&launch(largest, [(data.rows as u32).clamp(1, 2048), 1, 1])).map_err(device)?;
+        stream.launch(&launch(repack, [shape.units, shape.tiles, 1])).map_err(device)?;
         self.uploader()?.scratch = Some(scratch);
         release(&data);
         let address = memory.address();

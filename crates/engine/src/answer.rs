@@ -1,7 +1,7 @@
 //! From rows of logits to the text of one answer.
 
 use crate::stop::StopStrings;
-use crate::{Constraint, Error, FinishReason, GenerateOptions, Token};
+use crate::{Constraint, Error, FinishReason, GenerateOptions, Row, Token};
 use sampling::{LogProbs, Sampler};
 use std::sync::Arc;
 use tokenizer::{Detokenizer, Tokenizer};
@@ -83,9 +83,24 @@ impl Answer {
         self.options.max_tokens.map_or(usize::MAX, |most| most.saturating_sub(self.generated))
     }
 
+    /// Whether the highest logit is all that the next token depends on, and all that is told of it.
+    pub fn is_greedy(&self) -> bool {
+        self.constraint.is_none() && self.options.logprobs.is_none() && self.options.sampler.is_greedy()
+    }
+
     /// Chooses the next token, and tells the text that is certain with it. `last` tells that the context has no room
     /// for another.
-    pub fn sample(&mut self, logits: &[f32], last: bool) -> Result<(Token, String), Error> {
+    pub fn choose(&mut self, row: Row<'_>, last: bool) -> Result<(Token, String), Error> {
+        match row {
+            Row::Logits(logits) => self.sample(logits, last),
+            Row::Largest(id) => {
+                self.sampler.accept(id);
+                self.take(Token { id, logprob: None, top: Vec::new() }, last)
+            }
+        }
+    }
+
+    fn sample(&mut self, logits: &[f32], last: bool) -> Result<(Token, String), Error> {
         let row = match &mut self.constraint {
             None => logits,
             Some(constraint) => {
@@ -103,6 +118,11 @@ impl Answer {
             token.logprob = Some(probs.of(id)?);
             token.top = probs.top(top);
         }
+        self.take(token, last)
+    }
+
+    fn take(&mut self, token: Token, last: bool) -> Result<(Token, String), Error> {
+        let id = token.id;
         self.generated += 1;
         if self.tokenizer.is_end_of_generation(id) && !self.options.ignore_end {
             self.finished = Some(FinishReason::Stop);

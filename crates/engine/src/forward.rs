@@ -2,7 +2,7 @@
 
 use crate::sequence::NO_PAGE;
 use crate::{Engine, Error, Sequence};
-use graph::{Batch, GraphParams};
+use graph::{Batch, GraphParams, Largest};
 use std::ops::ControlFlow;
 
 /// The positions whose logits are wanted.
@@ -29,6 +29,15 @@ impl Wanted {
     }
 }
 
+/// What a token is chosen by.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Row<'a> {
+    /// All logits, one number per token of the vocabulary.
+    Logits(&'a [f32]),
+    /// The token with the highest logit, the lowest of several.
+    Largest(u32),
+}
+
 /// What [`Engine::prefill`] calls for every position that is wanted, with its logits, and after every chunk, without.
 pub type PrefillSink<'a> = &'a mut dyn FnMut(usize, Option<&[f32]>) -> Result<ControlFlow<()>, Error>;
 
@@ -50,11 +59,27 @@ impl Engine {
     /// On the CPU, a sequence's logits have the same bits whatever else is in the batch, and however its tokens are
     /// spread over forwards.
     pub fn forward(&mut self, steps: &mut [Step<'_>]) -> Result<usize, Error> {
+        self.forward_for(steps, false)
+    }
+
+    /// The same where of every row of logits only the largest is needed: a device that finds it by itself does not copy
+    /// them all to the host. Read it with [`choice_of`](Engine::choice_of); [`logits`](Engine::logits) may not be there.
+    pub fn forward_greedy(&mut self, steps: &mut [Step<'_>]) -> Result<usize, Error> {
+        self.forward_for(steps, true)
+    }
+
+    fn forward_for(&mut self, steps: &mut [Step<'_>], greedy: bool) -> Result<usize, Error> {
         self.logit_rows = 0;
+        self.largest.clear();
         let (rows, columns) = (self.run(steps, true)?, self.model.vocabulary());
-        self.logits.resize(rows * columns, 0.0);
-        if rows > 0 {
-            self.scheduler.read_output(0, 0..rows, &mut self.logits)?;
+        if greedy && rows > 0 {
+            self.largest = self.scheduler.largest_of_output(0, 0..rows)?.unwrap_or_default();
+        }
+        if self.largest.is_empty() {
+            self.logits.resize(rows * columns, 0.0);
+            if rows > 0 {
+                self.scheduler.read_output(0, 0..rows, &mut self.logits)?;
+            }
         }
         self.logit_rows = rows;
         Ok(rows)
@@ -64,6 +89,7 @@ impl Engine {
     /// hidden_size]`, instead of logits. There are no logits to read after it.
     pub fn hidden_states(&mut self, steps: &mut [Step<'_>], states: &mut Vec<f32>) -> Result<usize, Error> {
         self.logit_rows = 0;
+        self.largest.clear();
         let rows = self.run(steps, false)?;
         states.resize(rows * self.model.hidden_size(), 0.0);
         if rows > 0 {
@@ -102,11 +128,26 @@ impl Engine {
     /// A row of the logits of the last [`forward`](Engine::forward), one number per token of the vocabulary.
     ///
     /// # Panics
-    /// If the last forward had no such row.
+    /// If the last forward had no such row, or [was greedy](Engine::forward_greedy) and left it on the device.
     pub fn logits(&self, row: usize) -> &[f32] {
-        assert!(row < self.logit_rows, "logit row {row} of {}", self.logit_rows);
+        let rows = if self.largest.is_empty() { self.logit_rows } else { 0 };
+        assert!(row < rows, "logit row {row} of {rows}");
         let vocabulary = self.model.vocabulary();
         &self.logits[row * vocabulary..][..vocabulary]
+    }
+
+    /// What is known of a row after the last forward, to choose a token by, or [`Error::NotFinite`].
+    ///
+    /// # Panics
+    /// If the last forward had no such row.
+    pub fn choice_of(&self, row: usize) -> Result<Row<'_>, Error> {
+        match self.largest.get(row) {
+            Some(largest) if largest.value.is_finite() => Ok(Row::Largest(largest.index as u32)),
+            Some(&Largest { index, value }) => {
+                Err(Error::NotFinite { token: index, logit: value, vocabulary: self.model.vocabulary() })
+            }
+            None => self.finite_logits(row).map(Row::Logits),
+        }
     }
 
     /// The same row, or [`Error::NotFinite`]: for measurements, which mean nothing where a model is broken.

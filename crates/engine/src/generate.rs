@@ -214,7 +214,12 @@ impl Generation {
     /// Feeds the last token and samples the next one.
     fn step(&mut self, engine: &mut Engine, sequence: &mut Sequence) -> Result<Option<Event>, Error> {
         if let Some(token) = self.last {
-            engine.forward(&mut [Step { sequence, tokens: &[token], wanted: Wanted::Last }])?;
+            let mut steps = [Step { sequence, tokens: &[token], wanted: Wanted::Last }];
+            if self.answer.is_greedy() {
+                engine.forward_greedy(&mut steps)?;
+            } else {
+                engine.forward(&mut steps)?;
+            }
             // Only now: after an error the step can be tried again.
             self.last = None;
         }
@@ -223,8 +228,8 @@ impl Generation {
 
     fn sample(&mut self, engine: &Engine, sequence: &Sequence) -> Result<Event, Error> {
         // The last row: all rows of the prompt may have been asked for.
-        let logits = engine.finite_logits(engine.logit_rows - 1)?;
-        let (token, text) = self.answer.sample(logits, sequence.len() >= engine.context())?;
+        let row = engine.choice_of(engine.logit_rows - 1)?;
+        let (token, text) = self.answer.choose(row, sequence.len() >= engine.context())?;
         self.last = Some(token.id);
         Ok(Event::Token { token, text })
     }

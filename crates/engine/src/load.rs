@@ -1,6 +1,7 @@
 //! Opening a model: the file, its weights on a device, and the KV cache.
 
 use crate::levers::{Levers, gpu_cache_type};
+use crate::memory::Need;
 use crate::pages::PagePool;
 use crate::repack::RepackCache;
 use crate::{Device, Error, Sequence};
@@ -8,8 +9,8 @@ use bytes::Bytes;
 use cpu::{Activations, CpuBackend, CpuOptions};
 use gguf::File;
 use graph::{
-    Backend, Batch, CacheParams, DType, GraphError, GraphParams, Participation, Prepared, Release, Scheduler,
-    WeightData,
+    Backend, Batch, CacheParams, DType, GraphError, GraphParams, Largest, Participation, Prepared, Release,
+    Scheduler, WeightData,
 };
 use models::Model;
 use std::fmt;
@@ -129,6 +130,8 @@ pub struct Engine {
     pub(crate) batch_size: usize,
     pub(crate) batch: Batch,
     pub(crate) logits: Vec<f32>,
+    /// The largest logits, where the last forward left all of them on the device.
+    pub(crate) largest: Vec<Largest>,
     pub(crate) logit_rows: usize,
     trace: Trace,
     /// The current graph was not reported to `trace` yet.
@@ -209,10 +212,6 @@ impl Engine {
             Activations::F32 => DType::F32,
             Activations::Quantized => DType::F16,
         });
-        let wanted = Participation {
-            accelerators: accelerators.iter().map(|backend| backend.name().to_owned()).collect(),
-            layers: options.accelerated_layers,
-        };
         check_options(options, context, cache_type, &model)?;
         let batch_size = options.batch.min(context);
         let max_pages = context.div_ceil(PAGE_LEN);
@@ -258,6 +257,26 @@ impl Engine {
             cpu.set_pack_cache(repack_cache.cache());
         }
         let mut backends = accelerators;
+        // Whole layers on the CPU leave less: what those need that stay is told when their weights are copied.
+        if options.accelerated_layers.is_none() {
+            let need = Need::of(&model, &cache);
+            let why = |backend: &dyn Backend| backend.usable_memory().and_then(|usable| need.beyond(usable));
+            for backend in &backends {
+                let Some(message) = why(backend.as_ref()) else { continue };
+                let name = backend.name().to_owned();
+                let message =
+                    format!("{message}. Fewer layers (--gpu-layers) or a shorter context (--ctx) need less");
+                if options.device != Device::Auto {
+                    return Err(Error::Device { name, message });
+                }
+                notices.push(format!("device '{name}' takes no part: {message}"));
+            }
+            backends.retain(|backend| why(backend.as_ref()).is_none());
+        }
+        let wanted = Participation {
+            accelerators: backends.iter().map(|backend| backend.name().to_owned()).collect(),
+            layers: options.accelerated_layers,
+        };
         backends.push(Box::new(cpu));
         let mut scheduler = Scheduler::new(backends);
         let parts: Vec<Bytes> = (0..file.parts().len())
@@ -300,6 +319,7 @@ impl Engine {
             batch_size,
             batch: Batch::default(),
             logits: Vec::new(),
+            largest: Vec::new(),
             logit_rows: 0,
             trace: Trace::default(),
             untraced: true,

@@ -75,6 +75,25 @@ fn where_a_device_was_named_a_missing_weight_is_an_error() {
 }
 
 #[test]
+fn a_model_that_does_not_fit_is_told_before_anything_is_copied() {
+    let file = TinyFile::new("little", Tiny::default());
+    let control = Control::new();
+    control.fail("test", Fault::LittleMemory);
+    // Nothing may be registered: a refused weight would be another message.
+    control.fail("test", Fault::Register(WEIGHT.into()));
+    let mut engine = load(&file, &control, &options(Device::Auto)).unwrap();
+    assert_eq!(engine.device(), "cpu");
+    let [notice] = engine.notices() else { panic!("{:?}", engine.notices()) };
+    assert!(notice.contains("'test' takes no part: the model needs 0.0 GiB of its memory"), "{notice}");
+    logits(&mut engine);
+    let error = load(&file, &control, &options(Device::Cpu)).err().expect("a device was named");
+    assert!(
+        matches!(&error, Error::Device { name, message } if name == "test" && message.contains("--gpu-layers")),
+        "{error}"
+    );
+}
+
+#[test]
 fn layers_can_be_kept_from_an_accelerator() {
     let file = TinyFile::new("layers", Tiny::default());
     let control = Control::new();

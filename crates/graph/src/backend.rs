@@ -52,6 +52,16 @@ impl fmt::Debug for Release {
     }
 }
 
+/// The largest element of a row, the first of several. A row with an element that is no finite number has the first such
+/// element here.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Largest {
+    /// Its column.
+    pub index: usize,
+    /// Its value.
+    pub value: f32,
+}
+
 /// What a backend is asked when the graph is built: one operation with all its types.
 #[derive(Clone, Copy, Debug)]
 pub struct OpQuery<'a> {
@@ -160,6 +170,11 @@ pub trait Backend: Send {
         0
     }
 
+    /// Bytes of a memory of its own that weights, states and activations can take; `None` if it uses the host's.
+    fn usable_memory(&self) -> Option<usize> {
+        None
+    }
+
     /// Numbers that tell what the backend did since its start, by name: dispatches, barriers, bytes.
     fn counters(&self) -> Vec<(&'static str, u64)> {
         Vec::new()
@@ -202,6 +217,21 @@ pub trait Backend: Send {
 
     /// Copies `dst.len()` bytes of a buffer to the host, from byte `offset` on.
     fn read_host(&mut self, buffer: BufferId, offset: usize, dst: &mut [u8]) -> Result<(), BackendError>;
+
+    /// The largest elements of `rows` rows of `cols` floats, from byte `offset` of a buffer on: what a greedy choice needs
+    /// of its logits, without the way to the host for all of them. `None` if the backend has no kernel for it.
+    ///
+    /// # Errors
+    /// As [`read_host`](Backend::read_host).
+    fn largest(
+        &mut self,
+        _buffer: BufferId,
+        _offset: usize,
+        _rows: usize,
+        _cols: usize,
+    ) -> Result<Option<Vec<Largest>>, BackendError> {
+        Ok(None)
+    }
 
     /// Copies `src` into a buffer, from byte `offset` on.
     fn write_host(&mut self, buffer: BufferId, offset: usize, src: &[u8]) -> Result<(), BackendError>;

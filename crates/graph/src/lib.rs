@@ -67,7 +67,7 @@ mod state;
 #[cfg(feature = "testing")]
 pub mod testing;
 
-pub use backend::{Backend, BufferId, NodeCall, OpQuery, Operand, Release, StateId, WeightData};
+pub use backend::{Backend, BufferId, Largest, NodeCall, OpQuery, Operand, Release, StateId, WeightData};
 pub use batch::{Batch, BatchError};
 pub use dtype::DType;
 pub use error::{BackendError, GraphError};

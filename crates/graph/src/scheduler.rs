@@ -5,7 +5,7 @@ mod gate;
 mod states;
 mod trace;
 
-use crate::{Backend, BackendError, Batch, Graph, GraphError, GraphParams, Operand};
+use crate::{Backend, BackendError, Batch, Graph, GraphError, GraphParams, Largest, Operand};
 use build::Built;
 use states::LayerState;
 use std::ops::Range;
@@ -134,26 +134,52 @@ impl Scheduler {
         rows: Range<usize>,
         dst: &mut [f32],
     ) -> Result<(), GraphError> {
+        let (backend, operand) = self.output_rows(index, &rows)?;
+        let elements = rows.len() * operand.shape.cols;
+        if dst.len() != elements {
+            return Err(GraphError::Output { index, what: "elements", expected: elements, found: dst.len() });
+        }
+        if dst.is_empty() {
+            return Ok(());
+        }
+        let backend = &mut self.backends[backend];
+        let read = backend.read_host(operand.buffer, operand.offset, bytemuck::cast_slice_mut(dst));
+        read.map_err(|source| failure(backend.as_ref(), &format!("output {index}"), source))
+    }
+
+    /// The largest elements of rows of an output of the last forward, if the backend that has them can tell without
+    /// copying all to the host.
+    pub fn largest_of_output(
+        &mut self,
+        index: usize,
+        rows: Range<usize>,
+    ) -> Result<Option<Vec<Largest>>, GraphError> {
+        let (backend, operand) = self.output_rows(index, &rows)?;
+        let cols = operand.shape.cols;
+        if rows.is_empty() || cols == 0 {
+            return Ok(None);
+        }
+        let backend = &mut self.backends[backend];
+        let found = backend.largest(operand.buffer, operand.offset, rows.len(), cols);
+        found.map_err(|source| failure(backend.as_ref(), &format!("output {index}"), source))
+    }
+
+    /// Where rows of an output of the last forward are: the backend, and the place of the first row.
+    fn output_rows(&self, index: usize, rows: &Range<usize>) -> Result<(usize, Operand), GraphError> {
         let Some(built) = self.built.as_ref().filter(|_| self.ran) else { return Err(GraphError::NotRun) };
         let check = |what, expected, found, fits: bool| {
             if fits { Ok(()) } else { Err(GraphError::Output { index, what, expected, found }) }
         };
         let outputs = built.outputs.len();
         let Some(&(backend, operand)) = built.outputs.get(index) else {
-            return check("index below the number of outputs", outputs, index, false);
+            let what = "index below the number of outputs";
+            return Err(GraphError::Output { index, what, expected: outputs, found: index });
         };
-        let Operand { shape, .. } = operand;
+        let shape = operand.shape;
         check("end of the rows", shape.rows, rows.end, rows.end <= shape.rows)?;
         check("start of the rows", rows.end, rows.start, rows.start <= rows.end)?;
-        let elements = rows.len() * shape.cols;
-        check("elements", elements, dst.len(), dst.len() == elements)?;
-        if dst.is_empty() {
-            return Ok(());
-        }
         let offset = operand.offset + rows.start * shape.cols * size_of::<f32>();
-        let backend = &mut self.backends[backend];
-        let read = backend.read_host(operand.buffer, offset, bytemuck::cast_slice_mut(dst));
-        read.map_err(|source| failure(backend.as_ref(), &format!("output {index}"), source))
+        Ok((backend, Operand { offset, ..operand }))
     }
 
     /// The layers whose state could not be carried over in the last rebuild, since its columns or types changed: what

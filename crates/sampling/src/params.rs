@@ -62,6 +62,11 @@ impl SamplerParams {
         Self { temperature: 1.0, top_k: 0, top_p: 1.0, min_p: 0.0, ..Self::default() }
     }
 
+    /// Whether the token is always the one with the highest of the model's own logits.
+    pub fn is_greedy(&self) -> bool {
+        self.temperature == 0.0 && !self.has_penalties() && self.logit_bias.is_empty()
+    }
+
     /// Whether a token's history changes its logit.
     pub(crate) fn has_penalties(&self) -> bool {
         self.repeat_last_n > 0

@@ -24,31 +24,31 @@ struct AnglesArgs {
 /// Heads of one kind: where they come from, what is done to them, and where they go.
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
-struct Heads {
-    x: u64,
-    bias: u64,
-    norm: u64,
-    out: u64,
-    cache: u64,
-    heads: u32,
-    width: u32,
-    x_stride: u32,
-    out_stride: u32,
-    turned: u32,
-    kind: i32,
+pub(super) struct Heads {
+    pub(super) x: u64,
+    pub(super) bias: u64,
+    pub(super) norm: u64,
+    pub(super) out: u64,
+    pub(super) cache: u64,
+    pub(super) heads: u32,
+    pub(super) width: u32,
+    pub(super) x_stride: u32,
+    pub(super) out_stride: u32,
+    pub(super) turned: u32,
+    pub(super) kind: i32,
 }
 
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
-struct HeadsArgs {
-    kinds: [Heads; 3],
-    angles: u64,
-    cache_rows: u64,
-    tokens: u32,
-    cache_rows_limit: u32,
-    pairs: u32,
-    interleaved: u32,
-    epsilon: f32,
+pub(super) struct HeadsArgs {
+    pub(super) kinds: [Heads; 3],
+    pub(super) angles: u64,
+    pub(super) cache_rows: u64,
+    pub(super) tokens: u32,
+    pub(super) cache_rows_limit: u32,
+    pub(super) pairs: u32,
+    pub(super) interleaved: u32,
+    pub(super) epsilon: f32,
 }
 
 /// Warps of a block.
@@ -156,6 +156,13 @@ impl Lowering<'_> {
             args.tokens = operand.shape.rows as u32;
         }
         self.launch_heads(args)?;
+        let queries = args.kinds.iter().position(|kind| kind.heads > 0 && kind.cache == 0);
+        if let Some(step) = queries
+            .and_then(|index| chain.ends.get(index).copied().flatten())
+            .and_then(|end| steps[..taken].iter().find(|step| step.id == end.producer))
+        {
+            self.note_heads(args, step.id, step.uses);
+        }
         Ok(taken)
     }
 
@@ -170,21 +177,23 @@ impl Lowering<'_> {
         let mut out = scratch;
         for (index, rows) in rows.into_iter().enumerate() {
             let name = step.weight(index)?.name.clone();
-            products.push(Product { weight: self.tiled(&name)?, bias: 0, residual: 0, out });
+            let bias = match op.biases {
+                Some(_) => {
+                    let name = step.weight(3 + index)?.name.clone();
+                    self.vector(&name)?
+                }
+                None => 0,
+            };
+            products.push(Product { weight: self.tiled(&name)?, bias, residual: 0, out });
             out += (tokens * rows) as u64 * 4;
         }
         self.multiply(x, &products)?;
         let mut args = HeadsArgs::default();
-        let mut next = 3;
         for (index, product) in products.iter().enumerate() {
             let kind = &mut args.kinds[index];
             (kind.x, kind.x_stride) = (product.out, rows[index] as u32);
-            if op.biases.is_some() {
-                let name = step.weight(next)?.name.clone();
-                args.kinds[index].bias = self.vector(&name)?;
-                next += 1;
-            }
         }
+        let mut next = if op.biases.is_some() { 6 } else { 3 };
         if let Some((_, epsilon)) = op.norms {
             for index in 0..2 {
                 let name = step.weight(next)?.name.clone();
@@ -252,7 +261,9 @@ impl Lowering<'_> {
         self.send_to_cache(&mut args, 1, step.state, StatePart::Key, step.input(2)?)?;
         self.send_to_cache(&mut args, 2, step.state, StatePart::Value, step.input(2)?)?;
         args.tokens = step.output.shape.rows as u32;
-        self.launch_heads(args)
+        self.launch_heads(args)?;
+        self.note_heads(args, step.id, step.uses);
+        Ok(())
     }
 }
 

@@ -66,6 +66,7 @@ struct MatvecArgs {
     tiles: u32,
     normed: u32,
     epsilon: f32,
+    per_col: f32,
     activation: i32,
 }
 
@@ -112,9 +113,11 @@ struct CombineArgs {
 }
 
 /// Warps of a team of `matvec.cu`, at most.
-const MOST_WARPS: usize = 16;
-/// Warps of it that a multiprocessor holds, which is one block: they have 72 registers a thread.
-const RESIDENT_WARPS: usize = 28;
+const MOST_WARPS: usize = 20;
+/// More warps than this in a block leave no room for a second.
+const HALF_WARPS: usize = 16;
+/// Memory of a multiprocessor that each block takes for itself.
+const BLOCK_RESERVE: usize = 1024;
 /// Columns are padded to this, which every format's unit divides.
 pub(super) const PADDING: usize = 256;
 /// The most sums that the columns of a product are shared out into.
@@ -155,7 +158,13 @@ impl Lowering<'_> {
     }
 
     /// How the kernel for one row runs with these matrices; `None` if it cannot.
-    fn matvec_plan(&self, formats: [Option<Format>; 3], cols: usize, tiles: u32) -> Option<MatvecPlan> {
+    fn matvec_plan(
+        &self,
+        formats: [Option<Format>; 3],
+        cols: usize,
+        tiles: u32,
+        gated: bool,
+    ) -> Option<MatvecPlan> {
         let given: Vec<Format> = formats.into_iter().flatten().collect();
         let is_float = |format: &Format| tiled::sums(*format).span == 0;
         if given.iter().any(is_float) != given.iter().all(is_float) {
@@ -167,23 +176,27 @@ impl Lowering<'_> {
         let activations = sets * tiled::set_bytes(&given);
         let units =
             given.iter().filter_map(|&format| tiled::record(format)).map(|r| cols.div_ceil(r.unit)).max()?;
-        let most = self.device.shared_memory as usize;
+        let block_warps = self.kernels.matvec_warps;
+        let blocks = if block_warps > HALF_WARPS { 1 } else { 2 };
+        let most = (self.device.shared_memory as usize / blocks).saturating_sub(BLOCK_RESERVE);
         let mut best: Option<(f64, MatvecPlan)> = None;
-        for warps in 4..=MOST_WARPS {
-            for depth in [3, 2] {
-                let each = warps * (depth * slot + 2 * 32 * 4);
-                let room = most.saturating_sub(activations + 256) / each;
-                let teams = room.min(RESIDENT_WARPS / warps);
-                if teams == 0 {
-                    continue;
-                }
-                // Warps that have work, on average over multiprocessors and over rounds of units.
-                let held = (tiles as f64 / f64::from(self.device.multiprocessors)).min(teams as f64);
-                let busy = units as f64 / (units.div_ceil(warps) * warps) as f64;
-                let score = held * warps as f64 * busy;
+        // No team without a tile: what its warps do before is in the way of the others.
+        let tiles_each = tiles.div_ceil(self.device.multiprocessors).max(1) as usize;
+        for warps in 4..=MOST_WARPS.min(block_warps) {
+            for teams in 1..=(block_warps / warps).min(tiles_each) {
+                // No more units ahead than a team takes in all.
+                let stages = tiles_each.div_ceil(teams) * units.div_ceil(warps) * if gated { 2 } else { 1 };
+                let fits = |depth: usize| {
+                    let depth = depth.min(stages.max(1));
+                    let shared = teams * warps * (depth * slot + 4 * 16 * 4) + activations + 256;
+                    (shared <= most).then_some((depth, shared))
+                };
+                let Some((depth, shared)) = [4, 3, 2].into_iter().find_map(fits) else { continue };
+                // Warps that have work, on average over their time, where there is the most of it.
+                let rounds = tiles_each.div_ceil(teams) * units.div_ceil(warps);
+                let score = (tiles_each * units) as f64 / rounds as f64;
                 if best.is_none_or(|(other, _)| score > other * 1.02) {
                     let shape = MatvecShape { warps: warps as u32, depth: depth as u32, teams: teams as u32 };
-                    let shared = teams * each + activations + 256;
                     best = Some((score, MatvecPlan { formats, shape, shared }));
                 }
             }
@@ -223,6 +236,7 @@ impl Lowering<'_> {
             tiles,
             normed: u32::from(x.norm.is_some()),
             epsilon: x.norm.map_or(0.0, |norm| norm.epsilon),
+            per_col: 1.0 / x.x.shape.cols as f32,
             activation: gate.unwrap_or(0),
         };
         let MatvecPlan { formats, shape, shared } = plan;
@@ -318,7 +332,8 @@ impl Lowering<'_> {
             let together = alike && products.len() <= 3 && products.iter().skip(1).all(|p| p.residual == 0);
             let groups = if together { vec![products] } else { products.chunks(1).collect() };
             let cols = x.x.shape.cols;
-            let plans = groups.iter().map(|group| self.matvec_plan(formats_of(group), cols, tiles_of(group)));
+            let plans =
+                groups.iter().map(|group| self.matvec_plan(formats_of(group), cols, tiles_of(group), false));
             if let Some(plans) = plans.collect::<Option<Vec<_>>>() {
                 let mut groups = groups.into_iter().zip(plans);
                 return groups.try_for_each(|(group, plan)| self.matvec(x, group, None, plan));
@@ -385,7 +400,8 @@ impl Lowering<'_> {
         }
         let formats = formats_of(&products);
         if x.x.shape.rows == 1
-            && let Some(plan) = self.matvec_plan(formats, x.x.shape.cols, products[0].weight.shape.tiles)
+            && let Some(plan) =
+                self.matvec_plan(formats, x.x.shape.cols, products[0].weight.shape.tiles, true)
         {
             return self.matvec(x, &products, Some(elementwise::activation(op.activation)), plan);
         }

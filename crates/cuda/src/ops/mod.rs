@@ -2,6 +2,7 @@
 //! made one launch where nodes follow each other.
 
 mod attention;
+mod decode_attention;
 mod elementwise;
 mod flash;
 mod heads;
@@ -19,6 +20,7 @@ use crate::scratch::{Region, Scratch};
 use crate::step::{Step, invariant};
 use crate::weights::Weights;
 pub(crate) use attention::{WIDEST_KEY, WIDEST_VALUE};
+use decode_attention::LastHeads;
 use graph::{BackendError, DType, NodeId, Op, Operand};
 use hopper::Gate;
 use matmul::Norm;
@@ -53,6 +55,8 @@ pub(crate) struct Lowering<'a> {
     /// Where the angles of a rotation are, by its table and the positions.
     angles: HashMap<(usize, NodeId), u64>,
     label: String,
+    /// Norms, rotations and a store that were launched last.
+    last_heads: Option<LastHeads>,
 }
 
 /// An error of the device, as the graph knows it.
@@ -84,6 +88,7 @@ impl<'a> Lowering<'a> {
             halves: None,
             angles: HashMap::new(),
             label: String::new(),
+            last_heads: None,
         }
     }
 
@@ -134,6 +139,9 @@ impl<'a> Lowering<'a> {
             Op::GetRows(op) => self.get_rows(step, op.table.is_some()).map(|()| 1),
             Op::QkNorm(_) | Op::Rope(_) | Op::KvStore(_) => self.heads(steps),
             Op::KvLoad(op) => self.kv_load(step, op.part).map(|()| 1),
+            Op::Attention(op) if self.is_decode_attention(step, op)? => {
+                self.decode_attention(step, op).map(|()| 1)
+            }
             Op::Attention(op) => self.attention(step, op).map(|()| 1),
             Op::View(view) => self.window(step, view).map(|()| 1),
             Op::Reshape => self.copy(step).map(|()| 1),
@@ -217,6 +225,7 @@ impl<'a> Lowering<'a> {
             threads,
             shared: shared as u32,
             argument: argument(args),
+            alone: false,
             label: self.label.clone(),
         })
     }

@@ -3,7 +3,7 @@
 use super::events::{BatchEvent, Sink};
 use super::stats::{Phase, Slot};
 use crate::answer::Answer;
-use crate::{Engine, FinishReason, Sequence};
+use crate::{Engine, FinishReason, Row, Sequence};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -74,19 +74,14 @@ impl Choice {
         }
     }
 
-    /// Takes a row of logits: chooses a token and tells it. Whether the answer goes on.
-    pub fn advance(
-        &mut self,
-        logits: &[f32],
-        context: usize,
-        group: &mut Group,
-    ) -> Result<bool, crate::Error> {
+    /// Takes what a row of logits says: chooses a token and tells it. Whether the answer goes on.
+    pub fn advance(&mut self, row: Row<'_>, context: usize, group: &mut Group) -> Result<bool, crate::Error> {
         // What a guess has brought into the cache beyond this token does not count.
         let len = self.tokens.len();
         if self.answer.is_full() {
             self.answer.finish(FinishReason::Length);
         } else {
-            let (token, text) = self.answer.sample(logits, len >= context)?;
+            let (token, text) = self.answer.choose(row, len >= context)?;
             self.tokens.push(token.id);
             group.tell(BatchEvent::Token { choice: self.index, token, text });
         }

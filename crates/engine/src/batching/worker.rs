@@ -379,13 +379,21 @@ impl Worker {
             next += wanted;
             inputs.push(tokens);
         }
+        let greedy = self
+            .running
+            .iter()
+            .all(|choice| choice.answer.is_greedy() && choice.siblings.iter().all(Answer::is_greedy));
         let mut steps = Vec::with_capacity(shares.len());
         for ((choice, tokens), rows) in self.running.iter_mut().zip(&inputs).zip(&rows) {
             if !tokens.is_empty() {
                 steps.push(Step { sequence: &mut choice.sequence, tokens, wanted: Wanted::End(rows.len()) });
             }
         }
-        self.engine.forward(&mut steps)?;
+        if greedy {
+            self.engine.forward_greedy(&mut steps)?;
+        } else {
+            self.engine.forward(&mut steps)?;
+        }
         Ok(rows)
     }
 
@@ -437,8 +445,8 @@ impl Worker {
         let mut outcome = Outcome::GoesOn;
         for (done, row) in rows.enumerate() {
             let before = choice.answer.generated();
-            let logits = self.engine.finite_logits(row);
-            match logits.and_then(|logits| choice.advance(logits, self.engine.context(), group)) {
+            let row = self.engine.choice_of(row);
+            match row.and_then(|row| choice.advance(row, self.engine.context(), group)) {
                 Ok(true) => {}
                 Ok(false) => outcome = Outcome::Ended,
                 Err(error) => outcome = Outcome::Failed(error),

@@ -247,6 +247,10 @@ impl Backend for TestBackend {
         Ok(())
     }
 
+    fn usable_memory(&self) -> Option<usize> {
+        self.control.is_faulty(&self.name, |fault| *fault == Fault::LittleMemory).then_some(1 << 10)
+    }
+
     fn has_weight(&self, name: &str) -> bool {
         self.weights.contains_key(name)
     }

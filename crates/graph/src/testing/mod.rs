@@ -100,6 +100,8 @@ pub enum Fault {
     AllocState,
     /// `register_weight` of this name.
     Register(String),
+    /// It has a memory of its own with so little room: 1 KiB.
+    LittleMemory,
     /// `read_host`.
     ReadHost,
     /// `write_host`.

@@ -1,0 +1,244 @@
+//! Attention of one new token for each sequence, over a cache of halves: a decode step. Norms of heads, the rotation and
+//! the store that come right before it become part of the launch.
+
+use super::Lowering;
+use super::heads::HeadsArgs;
+use crate::buffers::cache_type;
+use crate::checks::Check;
+use crate::kernels::Spec;
+use crate::scratch::Region;
+use crate::step::{Step, invariant};
+use graph::ops::Attention;
+use graph::{BackendError, DType, NodeId, StatePart};
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct DecodeAttentionArgs {
+    q: u64,
+    k: u64,
+    v: u64,
+    q_norm: u64,
+    k_norm: u64,
+    angles: u64,
+    out: u64,
+    keys: u64,
+    values: u64,
+    positions: u64,
+    ranges: u64,
+    pages: u64,
+    cache_rows: u64,
+    partial: u64,
+    done: u64,
+    sequences: u32,
+    max_pages: u32,
+    page_len: u32,
+    limit: u32,
+    heads: u32,
+    kv_heads: u32,
+    groups: u32,
+    window: u32,
+    least: u32,
+    pairs: u32,
+    interleaved: u32,
+    scale: f32,
+    soft_cap: f32,
+    epsilon: f32,
+}
+
+/// Query heads of a block, keys of a tile, and tiles under way in a warp: as in `decode_attention.cu`.
+const HEADS: usize = 8;
+const TILE_KEYS: usize = 16;
+const SLOTS: usize = 3;
+/// Keys of a block, at least, where a token's keys are shared out: adding up costs as much as reading some hundred keys.
+const LEAST_KEYS: usize = 256;
+/// Blocks that the keys of one token are shared out over, at most.
+const MOST_SPLITS: usize = 64;
+/// The widest heads, whose results a warp keeps in registers.
+const WIDEST: usize = 256;
+
+/// What was launched last, if it was norms, rotations and a store of one token that attention can do itself.
+#[derive(Clone, Copy)]
+pub(super) struct LastHeads {
+    /// Launches so far, with that one.
+    launches: usize,
+    args: HeadsArgs,
+    /// The value with the queries, and how often it is read.
+    queries: (NodeId, usize),
+}
+
+/// What attention reads, and does before.
+#[derive(Clone, Copy, Default)]
+struct Before {
+    q: u64,
+    k: u64,
+    v: u64,
+    q_norm: u64,
+    k_norm: u64,
+    angles: u64,
+    cache_rows: u64,
+    pairs: u32,
+    interleaved: u32,
+    epsilon: f32,
+}
+
+impl Lowering<'_> {
+    /// Remembers the launch that was just added.
+    pub(super) fn note_heads(&mut self, args: HeadsArgs, queries: NodeId, uses: usize) {
+        let launches = self.out.launches.len();
+        self.last_heads = Some(LastHeads { launches, args, queries: (queries, uses) });
+    }
+
+    /// Whether the kernel for a decode step can do this.
+    pub(super) fn is_decode_attention(&self, step: &Step, op: &Attention) -> Result<bool, BackendError> {
+        let state =
+            self.states.get(step.state.ok_or_else(|| invariant("state", "that of a layer", "none"))?)?;
+        let is_half = |part| {
+            state.spec.part(part).is_some_and(|(_, _, dtype): (usize, usize, DType)| dtype == DType::F16)
+        };
+        let width = |width: usize| width.is_multiple_of(16) && (16..=WIDEST).contains(&width);
+        Ok(self.device.capability.0 >= 8
+            && step.inputs[0].shape.rows == step.inputs.get(5).map_or(0, |pages| pages.shape.rows)
+            && is_half(StatePart::Key)
+            && is_half(StatePart::Value)
+            && width(op.head_dim)
+            && width(op.value_dim))
+    }
+
+    /// The launch before this one undone, if attention can do its part.
+    fn take_heads(&mut self, step: &Step, op: &Attention, [keys, values, out]: [u64; 3]) -> Option<Before> {
+        let last = self.last_heads.take()?;
+        let out = out..out + step.output.bytes() as u64;
+        let reads = step.inputs.iter().filter(|input| input.producer == last.queries.0).count();
+        if last.launches != self.out.launches.len()
+            || step.inputs[0].producer != last.queries.0
+            || reads != last.queries.1
+            || step.inputs[0].shape.rows != 1
+        {
+            return None;
+        }
+        let args = last.args;
+        let given = args.kinds.iter().filter(|kind| kind.heads > 0);
+        let mut before = Before { cache_rows: args.cache_rows, epsilon: args.epsilon, ..Before::default() };
+        let mut turned = Vec::new();
+        for kind in given {
+            // Where rows are one wide head, there is neither norm nor rotation.
+            let plain = kind.norm == 0 && kind.turned == 0;
+            let heads = |count: usize, width: usize| {
+                kind.heads as usize * kind.width as usize == count * width
+                    && (plain || kind.width as usize == width)
+            };
+            let fits = if kind.cache == 0 {
+                (before.q, before.q_norm) = (kind.x, kind.norm);
+                turned.push(kind.turned);
+                heads(op.heads, op.head_dim)
+            } else if kind.cache == keys {
+                (before.k, before.k_norm) = (kind.x, kind.norm);
+                turned.push(kind.turned);
+                heads(op.kv_heads, op.head_dim)
+            } else {
+                before.v = kind.x;
+                kind.cache == values && plain && heads(op.kv_heads, op.value_dim)
+            };
+            // Other blocks may write results while one still reads what it begins with.
+            let x = kind.x..kind.x + u64::from(kind.heads) * u64::from(kind.width) * 4;
+            let apart = x.end <= out.start || out.end <= x.start;
+            if !fits || !apart || kind.bias != 0 {
+                return None;
+            }
+        }
+        let [q_turned, k_turned] = turned[..] else { return None };
+        if before.q == 0 || before.k == 0 || before.v == 0 || q_turned != k_turned {
+            return None;
+        }
+        if q_turned != 0 {
+            (before.angles, before.pairs, before.interleaved) = (args.angles, args.pairs, args.interleaved);
+        }
+        self.out.launches.pop();
+        Some(before)
+    }
+
+    /// Attention, and what came right before it if that is possible.
+    pub(super) fn decode_attention(&mut self, step: &Step, op: &Attention) -> Result<(), BackendError> {
+        let state =
+            self.states.get(step.state.ok_or_else(|| invariant("state", "that of a layer", "none"))?)?;
+        let part = |part| {
+            let (rows, _, dtype) =
+                state.spec.part(part).ok_or_else(|| invariant("state", format!("{part:?}"), "none"))?;
+            cache_type(dtype).ok_or_else(|| invariant("cache", "a type that is known", dtype))?;
+            Ok::<_, BackendError>((rows, state.part(part)?.address()))
+        };
+        let (key_rows, keys) = part(StatePart::Key)?;
+        let (value_rows, values) = part(StatePart::Value)?;
+        let rows = key_rows.min(value_rows);
+        let [q, _, positions, ranges, _, pages] = step.inputs[..] else {
+            return Err(invariant("inputs", 6, step.inputs.len()));
+        };
+        let out = self.floats(&step.output)?;
+        let before = match self.take_heads(step, op, [keys, values, out]) {
+            Some(before) => before,
+            None => Before { q: self.floats(&q)?, ..Before::default() },
+        };
+        let tokens = q.shape.rows;
+        let groups = (op.heads / op.kv_heads.max(1)).div_ceil(HEADS);
+        let blocks = op.kv_heads * groups;
+        let splits = (self.device.multiprocessors as usize / (tokens * blocks)).clamp(1, MOST_SPLITS);
+        let (partial, done) = match splits {
+            1 => (0, 0),
+            _ => {
+                let partial = tokens * blocks * splits * HEADS * (op.value_dim + 4) * 4;
+                (self.scratch(Region::Attention, partial)?, self.scratch(Region::Done, tokens * blocks * 4)?)
+            }
+        };
+        let window = op.window.unwrap_or(0).min(i32::MAX as usize);
+        self.check(Check::Pages { positions, ranges, pages, page_len: step.page_len, window, rows });
+        let args = DecodeAttentionArgs {
+            q: before.q,
+            k: before.k,
+            v: before.v,
+            q_norm: before.q_norm,
+            k_norm: before.k_norm,
+            angles: before.angles,
+            out,
+            keys,
+            values,
+            positions: self.ints(&positions)?,
+            ranges: self.ints(&ranges)?,
+            pages: self.ints(&pages)?,
+            cache_rows: before.cache_rows,
+            partial,
+            done,
+            sequences: pages.shape.rows as u32,
+            max_pages: pages.shape.cols as u32,
+            page_len: step.page_len as u32,
+            limit: rows as u32,
+            heads: op.heads as u32,
+            kv_heads: op.kv_heads as u32,
+            groups: groups as u32,
+            window: window as u32,
+            least: LEAST_KEYS as u32,
+            pairs: before.pairs,
+            interleaved: before.interleaved,
+            scale: op.scale,
+            soft_cap: op.soft_cap.unwrap_or(0.0),
+            epsilon: before.epsilon,
+        };
+        let warps = decode_warps(op.head_dim.max(op.value_dim));
+        let (key_stride, value_stride) = (op.head_dim + 8, op.value_dim + 8);
+        let rings = warps * SLOTS * TILE_KEYS * key_stride.max(value_stride) * 2;
+        let found = warps * HEADS * (op.value_dim + 4) * 4;
+        let new_tiles = 2 * TILE_KEYS * key_stride.max(value_stride) * 2;
+        let shared = 2 * HEADS * key_stride * 2 + new_tiles + warps * op.head_dim * 4 + rings.max(found);
+        let spec = Spec::DecodeAttention {
+            head_dim: op.head_dim as u32,
+            value_dim: op.value_dim as u32,
+            warps: warps as u32,
+            soft_cap: op.soft_cap.is_some(),
+        };
+        self.launch(spec, [splits, blocks, tokens], warps as u32 * 32, shared, args)
+    }
+}
+
+/// Warps of a block: so many that two blocks fit a multiprocessor.
+fn decode_warps(width: usize) -> usize {
+    if width <= 128 { 8 } else { 4 }
+}

@@ -3,6 +3,7 @@
 #pragma once
 #pragma clang system_header
 #define METAL_SIM_INLINE inline __attribute__((always_inline))
+#define METAL_SIM_ENTRY
 // Functions of ours that look at the runtime's memory or let other threads run. With the sanitizer they are calls,
 // so that the memory is not checked and the return address tells where in the source they were called.
 #define METAL_SIM_UNCHECKED __attribute__((no_sanitize("thread", "alignment", "array-bounds")))
@@ -16,24 +17,7 @@
 #define METAL_SIM_OUTLINE METAL_SIM_INLINE
 #endif
 
-typedef unsigned char uchar;
-typedef unsigned short ushort;
-typedef unsigned int uint;
-typedef unsigned long ulong;
-typedef signed char int8_t;
-typedef unsigned char uint8_t;
-typedef short int16_t;
-typedef unsigned short uint16_t;
-typedef int int32_t;
-typedef unsigned int uint32_t;
-typedef long int64_t;
-typedef unsigned long uint64_t;
-typedef unsigned long size_t;
-typedef long ptrdiff_t;
-typedef unsigned long uintptr_t;
-typedef long intptr_t;
-typedef _Float16 half;
-typedef __bf16 bfloat;
+#include "types.h"
 
 namespace metal_sim {
 
@@ -42,14 +26,12 @@ constexpr uint32_t abi_version = 3 + (1 << 16);
 #else
 constexpr uint32_t abi_version = 3;
 #endif
-constexpr uint32_t simd_width = 32;
 constexpr size_t stack_size = 128 << 10;   // one fiber's stack, aligned to its size
 constexpr size_t exchange_bytes = 32;      // the widest value that a SIMD-group operation passes
 constexpr uint32_t simdgroup_barrier_bit = 1u << 31;
 constexpr uint32_t matrix_tile_limit = 192;
 constexpr uint32_t matrix_operation_limit = 192;
 
-struct Uint3 { uint32_t x, y, z; };
 struct Threadgroup;
 struct SimdGroup;
 struct MatrixQueue;
@@ -117,16 +99,6 @@ struct Runtime {
   void* (*local_memory)(Lane*, const void* key, size_t size, size_t alignment);
   // Ends the dispatch with an error. Does not return.
   void (*fail)(Lane*, const char* reason);
-};
-
-enum ArgumentKind : uint32_t { argument_buffer, argument_threadgroup, argument_builtin };
-
-struct ArgumentDescriptor {
-  ArgumentKind kind;
-  uint32_t slot;
-  uint32_t read_only;
-  uint32_t reference;       // the whole object must be bound
-  uint64_t size, alignment; // of the pointed-to type
 };
 
 struct KernelDescriptor {

@@ -7,6 +7,7 @@
 // accumulator stays a tile until someone reads its elements.
 #pragma once
 #pragma clang system_header
+#include "matrix_layout.h"
 #include "simdgroup.h"
 
 namespace metal_sim {
@@ -40,10 +41,6 @@ struct MatrixQueue {
 
 // The index of the running lane, which is the same wherever it asks.
 __attribute__((const)) METAL_SIM_OUTLINE uint32_t lane_index() { return current_lane()->lane; }
-
-// The position of a lane's first element; the second one is to its right. This is the layout of Apple's GPUs.
-METAL_SIM_INLINE uint32_t matrix_row(uint32_t lane) { return (lane >> 2 & 4) + (lane >> 1 & 3); }
-METAL_SIM_INLINE uint32_t matrix_column(uint32_t lane) { return (lane >> 2 & 2) * 2 + (lane & 1) * 2; }
 
 template <class T> METAL_SIM_INLINE void scatter(MatrixState** results, const float* tile) {
   for (uint32_t lane = 0; lane < simd_width; lane++) {
@@ -165,9 +162,6 @@ template <class T, int Columns, int Rows> struct simdgroup_matrix {
  private:
   METAL_SIM_OUTLINE void assign(const simdgroup_matrix& other);
 };
-typedef simdgroup_matrix<float, 8, 8> simdgroup_float8x8;
-typedef simdgroup_matrix<half, 8, 8> simdgroup_half8x8;
-typedef simdgroup_matrix<bfloat, 8, 8> simdgroup_bfloat8x8;
 }  // namespace metal
 
 namespace metal_sim {
@@ -242,45 +236,6 @@ template <class T, int C, int R> METAL_SIM_OUTLINE void simdgroup_matrix<T, C, R
   entry.promise(*this, tile);
 }
 
-template <class T, int C, int R = C>
-METAL_SIM_INLINE simdgroup_matrix<T, C, R> make_filled_simdgroup_matrix(type_identity_t<T> value) {
-  simdgroup_matrix<T, C, R> result;
-  result.elements[0] = result.elements[1] = value;
-  return result;
-}
-template <class T, int C, int R = C>
-METAL_SIM_INLINE simdgroup_matrix<T, C, R> make_diagonal_simdgroup_matrix(type_identity_t<T> value) {
-  return simdgroup_matrix<T, C, R>(value);
-}
-template <class T>
-METAL_SIM_INLINE void simdgroup_load(simdgroup_matrix<T, 8, 8>& matrix, const type_identity_t<T>* source, ulong elements_per_row = 8,
-                                     ulong2 origin = ulong2(0), bool transpose = false) {
-  uint32_t lane = metal_sim::lane_index();
-  ulong row = metal_sim::matrix_row(lane), column = metal_sim::matrix_column(lane);
-  source += origin.y * elements_per_row + origin.x;
-  if (transpose) {
-    matrix.set(source[column * elements_per_row + row], source[(column + 1) * elements_per_row + row]);
-  } else {
-    T pair[2];   // one access
-    __builtin_memcpy(pair, source + row * elements_per_row + column, sizeof pair);
-    matrix.set(pair[0], pair[1]);
-  }
-}
-template <class T>
-METAL_SIM_INLINE void simdgroup_store(const simdgroup_matrix<T, 8, 8>& matrix, type_identity_t<T>* destination, ulong elements_per_row = 8,
-                                      ulong2 origin = ulong2(0), bool transpose = false, METAL_SIM_SITE) {
-  matrix.settle(site);
-  uint32_t lane = metal_sim::lane_index();
-  ulong row = metal_sim::matrix_row(lane), column = metal_sim::matrix_column(lane);
-  destination += origin.y * elements_per_row + origin.x;
-  if (transpose) {
-    T* first = destination + column * elements_per_row + row;
-    first[0] = matrix.elements[0];
-    first[elements_per_row] = matrix.elements[1];
-  } else {
-    __builtin_memcpy(destination + row * elements_per_row + column, matrix.elements, sizeof matrix.elements);
-  }
-}
 template <class D, class A, class B, class C>
 METAL_SIM_OUTLINE void simdgroup_multiply_accumulate(simdgroup_matrix<D, 8, 8>& d, const simdgroup_matrix<A, 8, 8>& a,
                                                     const simdgroup_matrix<B, 8, 8>& b, const simdgroup_matrix<C, 8, 8>& c, METAL_SIM_SITE) {
@@ -299,19 +254,5 @@ METAL_SIM_OUTLINE void simdgroup_multiply_accumulate(simdgroup_matrix<D, 8, 8>& 
   entry.promise(d, target);
   if (d.state.exposed) d.settle(site);
 }
-template <class D, class A, class B>
-METAL_SIM_INLINE void simdgroup_multiply(simdgroup_matrix<D, 8, 8>& d, const simdgroup_matrix<A, 8, 8>& a, const simdgroup_matrix<B, 8, 8>& b, METAL_SIM_SITE) {
-  simdgroup_matrix<D, 8, 8> zero;
-  zero.elements[0] = zero.elements[1] = D(0);
-  simdgroup_multiply_accumulate(d, a, b, zero, site);
-}
-template <class T>
-METAL_SIM_INLINE simdgroup_matrix<T, 8, 8> operator*(const simdgroup_matrix<T, 8, 8>& a, const simdgroup_matrix<T, 8, 8>& b) {
-  simdgroup_matrix<T, 8, 8> result;
-  simdgroup_multiply(result, a, b);
-  return result;
-}
 }  // namespace metal
-using metal::simdgroup_bfloat8x8;
-using metal::simdgroup_float8x8;
-using metal::simdgroup_half8x8;
+#include "matrix_functions.h"

@@ -82,6 +82,11 @@ template <class T> using Info = VectorInfo<decay_t<T>>;
 template <class T> constexpr bool is_vector = Info<T>::is_vector;
 template <class T> constexpr bool is_scalar = metal::is_scalar_v<decay_t<T>>;
 template <class T> using VectorOf = typename Info<T>::Vector;
+// Plain type of a value that may be a swizzle.
+template <class T> METAL_SIM_INLINE auto plain(const T& value) {
+  if constexpr (is_vector<T>) return VectorOf<T>(value);
+  else return value;
+}
 template <class T> using ElementOf = typename Info<T>::Element;
 }  // namespace metal_sim
 

@@ -230,26 +230,6 @@ fn kernels_run_where_they_were_compiled_for() {
 }
 
 #[test]
-fn two_queues_are_checked_one_after_the_other() {
-    let lab = common::sanitizer::lab(SOURCE.0, SOURCE.1, 1);
-    std::thread::scope(|scope| {
-        for (kernel, is_wrong) in [("in_place", true), ("split_with_fence", false), ("histogram", false)] {
-            let lab = &lab;
-            scope.spawn(move || {
-                let (device, library) = (lab.device.clone(), lab.library.clone());
-                let queue = device.new_queue(kernel).unwrap();
-                let own = Lab::of(device, library, queue);
-                for _ in 0..20 {
-                    assert_eq!(run(kernel, 4)(&own).is_err(), is_wrong, "{kernel}");
-                }
-            });
-        }
-    });
-    let reports = lab.device.sanitizer().unwrap().reports();
-    assert!(reports.iter().all(|report| report.kernel == "in_place"));
-}
-
-#[test]
 fn host_accesses_while_a_command_buffer_is_in_flight() {
     let submit = |lab: &Lab, data: &SimBuffer, out: &SimBuffer| {
         let pipeline = lab.device.new_pipeline(&lab.library, "consume", &FunctionConstants::new())?;

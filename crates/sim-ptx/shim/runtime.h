@@ -1,35 +1,19 @@
 // The foundation of the shim on an NVIDIA GPU: types, macros and what a thread can ask about itself.
 //
 // The headers that know no runtime (vectors, mathematics, atomics) are those of the simulator; this one, simdgroup.h,
-// simdgroup_matrix.h and kernel.h take the place of its own.
+// simdgroup_matrix.h and context.h take the place of its own.
 #pragma once
 #pragma clang system_header
 #define METAL_SIM_INLINE inline __attribute__((always_inline))
 #define METAL_SIM_OUTLINE METAL_SIM_INLINE
+#define METAL_SIM_ENTRY METAL_SIM_INLINE
 #define METAL_SIM_UNCHECKED
 #define METAL_SIM_UNCHECKED_BEGIN
 #define METAL_SIM_UNCHECKED_END
 #define METAL_SIM_SITE uint32_t site = 0
 #define METAL_SIM_PLACE 0u
 
-typedef unsigned char uchar;
-typedef unsigned short ushort;
-typedef unsigned int uint;
-typedef unsigned long ulong;
-typedef signed char int8_t;
-typedef unsigned char uint8_t;
-typedef short int16_t;
-typedef unsigned short uint16_t;
-typedef int int32_t;
-typedef unsigned int uint32_t;
-typedef long int64_t;
-typedef unsigned long uint64_t;
-typedef unsigned long size_t;
-typedef long ptrdiff_t;
-typedef unsigned long uintptr_t;
-typedef long intptr_t;
-typedef _Float16 half;
-typedef __bf16 bfloat;
+#include "types.h"
 
 // clang's builtins become intrinsics that the PTX back end has no code for: these are its approximations, and what can
 // be made of them.
@@ -144,8 +128,6 @@ METAL_SIM_INLINE float ptx_nextafter(float x, float y) {
 #define __builtin_nextafterf ptx_nextafter
 
 namespace metal_sim {
-constexpr uint32_t simd_width = 32;
-struct Uint3 { uint32_t x, y, z; };
 
 // What a launch passes to a kernel; mirrors `Arguments` in src/launch.rs.
 struct Arguments {
@@ -161,7 +143,6 @@ METAL_SIM_INLINE Uint3 thread_position() {
 METAL_SIM_INLINE Uint3 threadgroup_size() {
   return {uint32_t(__nvvm_read_ptx_sreg_ntid_x()), uint32_t(__nvvm_read_ptx_sreg_ntid_y()), uint32_t(__nvvm_read_ptx_sreg_ntid_z())};
 }
-METAL_SIM_INLINE uint32_t volume(Uint3 size) { return size.x * size.y * size.z; }
 METAL_SIM_INLINE uint32_t thread_index() {
   Uint3 position = thread_position(), size = threadgroup_size();
   return position.x + size.x * (position.y + size.y * position.z);

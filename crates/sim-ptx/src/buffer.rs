@@ -4,12 +4,12 @@
 //! since the last one, and ends with copying back what its kernels may have written.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc};
-use std::ptr::{self, NonNull};
+use std::ptr::NonNull;
 use std::slice;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use metal::device::{Buffer, Error, Limits, Result, checks};
+use metal::device::{Buffer, Error, HostMemory, Limits, Result};
 
 use crate::driver::{Context, DeviceMemory};
 
@@ -20,9 +20,7 @@ pub struct PtxBuffer {
 }
 
 struct Memory {
-    label: String,
-    host: NonNull<u8>,
-    length: usize,
+    host: HostMemory,
     /// Of memory of our own.
     layout: Option<Layout>,
     device: DeviceMemory,
@@ -31,12 +29,6 @@ struct Memory {
     /// Someone holds the address and may write at any time.
     is_exposed: AtomicBool,
 }
-
-// SAFETY: plain bytes. Who may touch them when is the contract of `Buffer::contents` and of
-// `Device::new_buffer_no_copy`.
-unsafe impl Send for Memory {}
-// SAFETY: as above.
-unsafe impl Sync for Memory {}
 
 impl PtxBuffer {
     pub(crate) fn owned(context: &Arc<Context>, label: &str, length: usize, limits: &Limits) -> Result<Self> {
@@ -75,11 +67,11 @@ impl PtxBuffer {
                 unsafe { dealloc(host.as_ptr(), layout) };
             }
         })?;
+        // SAFETY: allocated with `layout` until the memory is dropped, or vouched for by the caller of `foreign`.
+        let host = unsafe { HostMemory::new(label, host, length) };
         Ok(Self {
             memory: Arc::new(Memory {
-                label: label.to_owned(),
                 host,
-                length,
                 layout,
                 device,
                 is_newer: AtomicBool::new(true),
@@ -97,16 +89,12 @@ impl PtxBuffer {
         self.memory.device.address
     }
 
-    pub(crate) fn check_range(&self, offset: usize, length: usize) -> Result<()> {
-        checks::buffer_range(&self.memory.label, self.memory.length, offset, length)
-    }
-
     /// Before a submission's kernels run.
     pub(crate) fn upload(&self) -> Result<()> {
         let memory = &self.memory;
         if memory.is_newer.swap(false, Ordering::AcqRel) || memory.is_exposed.load(Ordering::Acquire) {
             // SAFETY: the memory is alive, and the host keeps its hands off it while work is in flight.
-            let host = unsafe { slice::from_raw_parts(memory.host.as_ptr(), memory.length) };
+            let host = unsafe { slice::from_raw_parts(memory.host.start().as_ptr(), memory.host.length()) };
             memory.device.upload(host)?;
         }
         Ok(())
@@ -114,39 +102,33 @@ impl PtxBuffer {
 
     /// After a submission's kernels, which may have written here.
     pub(crate) fn download(&self) -> Result<()> {
+        let memory = &self.memory;
         // SAFETY: as in `upload`.
-        let host = unsafe { slice::from_raw_parts_mut(self.memory.host.as_ptr(), self.memory.length) };
-        self.memory.device.download(host)
+        let host = unsafe { slice::from_raw_parts_mut(memory.host.start().as_ptr(), memory.host.length()) };
+        memory.device.download(host)
     }
 }
 
 impl Buffer for PtxBuffer {
     fn length(&self) -> usize {
-        self.memory.length
+        self.memory.host.length()
     }
 
     fn label(&self) -> &str {
-        &self.memory.label
+        self.memory.host.label()
     }
 
     fn contents(&self) -> NonNull<u8> {
         self.memory.is_exposed.store(true, Ordering::Release);
-        self.memory.host
+        self.memory.host.start()
     }
 
     fn read(&self, offset: usize, out: &mut [u8]) -> Result<()> {
-        self.check_range(offset, out.len())?;
-        // SAFETY: the range was checked, and `out` is memory of its own.
-        unsafe {
-            ptr::copy_nonoverlapping(self.memory.host.as_ptr().add(offset), out.as_mut_ptr(), out.len())
-        };
-        Ok(())
+        self.memory.host.read(offset, out)
     }
 
     fn write(&self, offset: usize, data: &[u8]) -> Result<()> {
-        self.check_range(offset, data.len())?;
-        // SAFETY: the range was checked, and `data` is memory of its own.
-        unsafe { ptr::copy_nonoverlapping(data.as_ptr(), self.memory.host.as_ptr().add(offset), data.len()) };
+        self.memory.host.write(offset, data)?;
         self.memory.is_newer.store(true, Ordering::Release);
         Ok(())
     }
@@ -156,7 +138,7 @@ impl Drop for Memory {
     fn drop(&mut self) {
         if let Some(layout) = self.layout {
             // SAFETY: allocated with this layout, and this was the last handle.
-            unsafe { dealloc(self.host.as_ptr(), layout) };
+            unsafe { dealloc(self.host.start().as_ptr(), layout) };
         }
     }
 }

@@ -10,7 +10,7 @@ const HEADERS: [(&str, &str); 5] = [
     ("sanitizer.h", include_str!("../shim/sanitizer.h")),
     ("simdgroup.h", include_str!("../shim/simdgroup.h")),
     ("simdgroup_matrix.h", include_str!("../shim/simdgroup_matrix.h")),
-    ("kernel.h", include_str!("../shim/kernel.h")),
+    ("context.h", include_str!("../shim/context.h")),
 ];
 
 /// The driver compiles PTX for the GPU at hand, this generation or a later one.

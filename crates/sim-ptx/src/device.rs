@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use cudarc::driver::sys::CUfunction;
 use metal::device::{
-    Capabilities, CompileOptions, Device, Error, FunctionConstants, Limits, Pipeline, Result, Size,
+    Capabilities, CompileOptions, Device, Error, FunctionConstants, Interface, Limits, Pipeline, Result, Size,
 };
 use metal_sim::compile::{Clang, Source};
-use metal_sim::device::constant_values;
+use metal_sim::device::{constant_values, interface};
 use metal_sim::runtime::Kernel;
 
 use crate::buffer::PtxBuffer;
@@ -112,12 +112,12 @@ impl Device for PtxDevice {
             code.set_global("metal_sim_constants_defined", &defined)?;
         }
         let (function, threads) = code.function(&compile::symbol(number))?;
-        let limit = kernel.max_threads.unwrap_or(self.limits.max_threads_per_threadgroup).min(threads);
+        let most = self.limits.max_threads_per_threadgroup.min(threads);
         Ok(PtxPipeline {
             shared: Arc::new(Specialised {
                 kernel: kernel.clone(),
+                interface: interface(kernel, most),
                 function,
-                max_threads: limit,
                 _code: code,
                 _tables: Arc::clone(&library.compiled),
             }),
@@ -151,8 +151,8 @@ pub struct PtxPipeline {
 
 pub(crate) struct Specialised {
     pub kernel: Kernel,
+    pub interface: Interface,
     pub function: CUfunction,
-    max_threads: usize,
     // Keep the code that `function` and the table that `kernel` point to.
     _code: Code,
     _tables: Arc<Compiled>,
@@ -169,7 +169,7 @@ impl Pipeline for PtxPipeline {
     }
 
     fn max_threads_per_threadgroup(&self) -> usize {
-        self.shared.max_threads
+        self.shared.interface.max_threads
     }
 
     fn simd_width(&self) -> usize {

@@ -7,12 +7,10 @@ mod buffer;
 mod compile;
 mod device;
 mod driver;
-mod encoder;
 mod grid;
 mod queue;
 
 pub use buffer::PtxBuffer;
 pub use compile::build;
 pub use device::{PtxDevice, PtxLibrary, PtxPipeline};
-pub use encoder::{PtxCommandBuffer, PtxEncoder};
-pub use queue::{PtxQueue, PtxSubmission};
+pub use queue::{PtxCommandBuffer, PtxEncoder, PtxQueue, PtxTarget};

@@ -4,16 +4,23 @@ use std::collections::BTreeMap;
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::sync::{Arc, OnceLock};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use metal::device::{Error, GpuInterval, Limits, Progress, Queue, Result, Size, Status, Submission};
-use metal_sim::runtime::ArgumentKind;
+use metal::device::{Error, GpuInterval, Interface, LastDispatches, Limits, Progress, Queue, Result, Size};
+use metal_sim::device::recording::{self, Binding, Recording, RecordingEncoder, Target};
+use metal_sim::runtime::{ArgumentKind, SLOTS};
 
 use crate::buffer::PtxBuffer;
 use crate::device::PtxPipeline;
 use crate::driver::{Context, DeviceMemory, Stream};
-use crate::encoder::{Binding, Command, Dispatch, PtxCommandBuffer, SLOTS};
 use crate::grid;
+
+/// A recording for the GPU.
+pub type PtxCommandBuffer = Recording<PtxTarget>;
+/// Records dispatches for the GPU.
+pub type PtxEncoder<'a> = RecordingEncoder<'a, PtxTarget>;
+type Command = recording::Command<PtxTarget>;
+type Dispatch = recording::Dispatch<PtxTarget>;
 
 /// Alignment of inline bytes on the GPU.
 const INLINE_ALIGNMENT: usize = 256;
@@ -23,13 +30,42 @@ const NOTHING: usize = 4096;
 /// A queue of command buffers.
 pub struct PtxQueue {
     limits: Limits,
-    sender: Sender<Work>,
+    target: PtxTarget,
 }
 
+/// What a recording needs of its queue. Dispatches run one after the other in either mode of an encoder.
+#[derive(Clone)]
+pub struct PtxTarget(Sender<Work>);
+
 /// A committed command buffer.
-pub(crate) struct Work {
-    pub commands: Vec<Command>,
-    pub progress: Progress,
+struct Work {
+    commands: Vec<Command>,
+    progress: Progress,
+}
+
+impl Target for PtxTarget {
+    type Buffer = PtxBuffer;
+    type Pipeline = PtxPipeline;
+    type Submission = Progress;
+
+    fn interface(pipeline: &PtxPipeline) -> &Interface {
+        &pipeline.shared.interface
+    }
+
+    fn identity(buffer: &PtxBuffer) -> usize {
+        buffer.identity()
+    }
+
+    fn check(&self, _pipeline: &PtxPipeline) -> Result<()> {
+        Ok(())
+    }
+
+    fn submit(self, label: &str, commands: Vec<Command>) -> Result<Progress> {
+        let progress = Progress::new(label, LastDispatches::default());
+        let work = Work { commands, progress: progress.clone() };
+        self.0.send(work).map_err(|_| Error::Device("the queue's thread has ended".to_owned()))?;
+        Ok(progress)
+    }
 }
 
 impl PtxQueue {
@@ -40,7 +76,7 @@ impl PtxQueue {
             .name(format!("sim-ptx {label}"))
             .spawn(move || run_queue(&receiver, &context))
             .map_err(|error| Error::Device(format!("queue '{label}': {error}")))?;
-        Ok(Self { limits: limits.clone(), sender })
+        Ok(Self { limits: limits.clone(), target: PtxTarget(sender) })
     }
 }
 
@@ -50,7 +86,7 @@ impl Queue for PtxQueue {
     type CommandBuffer = PtxCommandBuffer;
 
     fn new_command_buffer(&self, label: &str) -> Result<PtxCommandBuffer> {
-        Ok(PtxCommandBuffer::new(label, self.limits.clone(), self.sender.clone()))
+        Ok(Recording::new(label, self.limits.clone(), self.target.clone()))
     }
 }
 
@@ -84,17 +120,17 @@ fn execute(
     let mut offsets = Vec::new();
     for command in commands {
         match command {
-            Command::Copy { source, destination, .. } => {
-                note(source, false);
-                note(destination, true);
+            Command::Copy(copy) => {
+                note(&copy.source, false);
+                note(&copy.destination, true);
             }
             Command::Dispatch(dispatch) => {
-                for (slot, binding) in dispatch.bindings.iter().enumerate() {
-                    match binding {
-                        Some(Binding::Buffer { buffer, .. }) => note(buffer, may_write(dispatch, slot)),
+                for (slot, bound) in dispatch.buffers.iter().enumerate() {
+                    match bound.as_ref().map(|bound| &bound.value) {
+                        Some(Binding::Buffer(buffer)) => note(buffer, may_write(dispatch, slot)),
                         Some(Binding::Bytes(bytes)) => {
                             offsets.push(inline.len());
-                            inline.extend_from_slice(bytes);
+                            inline.extend(bytes.to_vec());
                             inline.resize(inline.len().next_multiple_of(INLINE_ALIGNMENT), 0);
                         }
                         None => {}
@@ -113,9 +149,10 @@ fn execute(
     let duration = stream.timed(|stream| {
         for command in commands {
             match command {
-                Command::Copy { source, source_offset, destination, destination_offset, length } => {
-                    let from = source.device_address() + *source_offset as u64;
-                    stream.copy(from, destination.device_address() + *destination_offset as u64, *length)?;
+                Command::Copy(copy) => {
+                    let from = copy.source.device_address() + copy.source_offset as u64;
+                    let to = copy.destination.device_address() + copy.destination_offset as u64;
+                    stream.copy(from, to, copy.length)?;
                 }
                 Command::Dispatch(dispatch) => {
                     progress.begin_dispatch(&dispatch.label, &dispatch.pipeline.shared.kernel.name);
@@ -170,21 +207,18 @@ fn launch(
         grid: of_size(dispatch.grid),
         dispatch_size: of_size(dispatch.threads),
     };
-    for (slot, binding) in dispatch.bindings.iter().enumerate() {
-        match binding {
-            Some(Binding::Buffer { buffer, offset }) => {
-                arguments.buffers[slot] = buffer.device_address() + *offset as u64;
-            }
-            Some(Binding::Bytes(_)) => {
-                arguments.buffers[slot] = inline + offsets.next().unwrap_or_default() as u64;
-            }
-            None => {}
-        }
+    for (address, bound) in arguments.buffers.iter_mut().zip(&dispatch.buffers) {
+        let Some(bound) = bound else { continue };
+        *address = match &bound.value {
+            Binding::Buffer(buffer) => buffer.device_address() + bound.offset as u64,
+            Binding::Bytes(_) => inline + offsets.next().unwrap_or_default() as u64,
+        };
     }
     let mut dynamic = 0;
-    for (offset, length) in arguments.dynamic_memory.iter_mut().zip(dispatch.dynamic_memory) {
+    for (offset, &length) in arguments.dynamic_memory.iter_mut().zip(&dispatch.threadgroup_memory) {
         *offset = dynamic;
-        dynamic += length;
+        // Within the limit, which is far below.
+        dynamic += u32::try_from(length).unwrap_or(u32::MAX);
     }
     for part in grid::parts(dispatch.grid, dispatch.threads) {
         arguments.offset = narrow(part.offset);
@@ -202,22 +236,4 @@ fn launch(
 fn now() -> f64 {
     static START: OnceLock<Instant> = OnceLock::new();
     START.get_or_init(Instant::now).elapsed().as_secs_f64()
-}
-
-/// Work on its way. A clone is another handle on the same work.
-#[derive(Clone)]
-pub struct PtxSubmission(pub(crate) Progress);
-
-impl Submission for PtxSubmission {
-    fn label(&self) -> &str {
-        self.0.label()
-    }
-
-    fn status(&self) -> Status {
-        self.0.status()
-    }
-
-    fn wait(&self, timeout: Duration) -> Result<GpuInterval> {
-        self.0.wait(timeout)
-    }
 }

@@ -12,7 +12,7 @@ use crate::scan;
 pub struct Target<'a> {
     /// A name for the cache.
     pub name: &'a str,
-    /// Headers that take the place of the simulator's of the same name, and `kernel.h` among them.
+    /// Headers that take the place of the simulator's of the same name.
     pub headers: &'a [(&'a str, &'a str)],
     /// Flags of clang; it is to write text.
     pub flags: &'a [&'a str],

@@ -7,7 +7,8 @@ use std::sync::OnceLock;
 use super::{Error, cache};
 
 /// Our headers.
-const HEADERS: [(&str, &str); 11] = [
+const HEADERS: [(&str, &str); 16] = [
+    ("types.h", include_str!("../../shim/types.h")),
     ("runtime.h", include_str!("../../shim/runtime.h")),
     ("sanitizer.h", include_str!("../../shim/sanitizer.h")),
     ("type_traits.h", include_str!("../../shim/type_traits.h")),
@@ -16,6 +17,10 @@ const HEADERS: [(&str, &str); 11] = [
     ("atomic.h", include_str!("../../shim/atomic.h")),
     ("simdgroup.h", include_str!("../../shim/simdgroup.h")),
     ("simdgroup_matrix.h", include_str!("../../shim/simdgroup_matrix.h")),
+    ("simdgroup_functions.h", include_str!("../../shim/simdgroup_functions.h")),
+    ("matrix_layout.h", include_str!("../../shim/matrix_layout.h")),
+    ("matrix_functions.h", include_str!("../../shim/matrix_functions.h")),
+    ("context.h", include_str!("../../shim/context.h")),
     ("builtins.h", include_str!("../../shim/builtins.h")),
     ("kernel.h", include_str!("../../shim/kernel.h")),
     ("lint.h", include_str!("../../shim/lint.h")),

@@ -1,53 +1,33 @@
 //! What a kernel wants against what it gets: for every device that executes MSL compiled by this crate.
 
-use metal::device::{ConstantValue, Error, FunctionConstants, Result};
+use metal::device::{ConstantValue, Error, FunctionConstants, Interface, Parameter, ParameterSpace, Result};
 
 use crate::runtime::{Argument, ArgumentKind, Constant, Kernel};
 
-/// Checks one parameter of a kernel. `bound` is the length and the address of what is bound to its buffer slot;
-/// `has_threadgroup_memory` tells whether a threadgroup slot has memory.
-///
-/// # Errors
-/// [`Error::Unbound`] and [`Error::BindingTooSmall`].
-pub fn check_argument(
-    kernel: &str,
-    argument: &Argument,
-    bound: Option<(usize, usize)>,
-    has_threadgroup_memory: impl Fn(usize) -> bool,
-) -> Result<()> {
-    let unbound = |space: &str| Error::Unbound {
-        kernel: kernel.to_owned(),
-        slot: format!("{space}({})", argument.slot),
-        parameter: argument.name.clone(),
+/// What a kernel asks of its dispatches, with at most `max_threads` threads in a threadgroup.
+pub fn interface(kernel: &Kernel, max_threads: usize) -> Interface {
+    let parameter = |argument: &Argument| {
+        let space = match argument.kind {
+            ArgumentKind::Builtin => return None,
+            ArgumentKind::Buffer => ParameterSpace::Buffer,
+            ArgumentKind::Threadgroup => ParameterSpace::Threadgroup,
+        };
+        Some(Parameter {
+            name: argument.name.clone(),
+            space,
+            slot: argument.slot,
+            is_optional: argument.optional,
+            // Of what a pointer leads to nobody knows how much is read.
+            size: if argument.reference { argument.size } else { 0 },
+            alignment: argument.alignment,
+        })
     };
-    match argument.kind {
-        ArgumentKind::Builtin => Ok(()),
-        ArgumentKind::Threadgroup if argument.optional || has_threadgroup_memory(argument.slot) => Ok(()),
-        ArgumentKind::Threadgroup => Err(unbound("threadgroup")),
-        ArgumentKind::Buffer => {
-            let Some((length, address)) = bound else {
-                return if argument.optional { Ok(()) } else { Err(unbound("buffer")) };
-            };
-            let wrong = |reason: String| Error::BindingTooSmall {
-                kernel: kernel.to_owned(),
-                slot: argument.slot,
-                parameter: argument.name.clone(),
-                reason,
-            };
-            if argument.reference && length < argument.size {
-                return Err(wrong(format!(
-                    "{length} bytes bound, the kernel reads an object of {}",
-                    argument.size
-                )));
-            }
-            if !address.is_multiple_of(argument.alignment) {
-                return Err(wrong(format!(
-                    "bound at an address that is no multiple of {}, the alignment of its type",
-                    argument.alignment
-                )));
-            }
-            Ok(())
-        }
+    Interface {
+        name: kernel.name.clone(),
+        parameters: kernel.arguments.iter().filter_map(parameter).collect(),
+        max_threads: kernel.max_threads.map_or(max_threads, |own| own.min(max_threads)),
+        // The launch tells.
+        static_memory: 0,
     }
 }
 

@@ -5,7 +5,7 @@ use std::panic::Location;
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
 
-use metal::device::{Buffer, Error, Limits, Result, checks};
+use metal::device::{Buffer, Error, HostMemory, Limits, Result};
 
 use crate::sanitize::{Action, Sanitizer, Tracked};
 
@@ -19,9 +19,7 @@ pub struct SimBuffer {
 }
 
 struct Memory {
-    label: String,
-    start: NonNull<u8>,
-    length: usize,
+    host: HostMemory,
     /// Bytes of the mapping, for memory of our own.
     mapped: Option<usize>,
     watch: Option<Watch>,
@@ -45,12 +43,6 @@ fn watch(
         tracked: sanitizer.track(label, start.as_ptr() as usize, length, foreign),
     })
 }
-
-// SAFETY: the memory is plain bytes. Who may touch it when is the contract of `Buffer::contents` and of
-// `Device::new_buffer_no_copy`.
-unsafe impl Send for Memory {}
-// SAFETY: as above.
-unsafe impl Sync for Memory {}
 
 impl SimBuffer {
     pub(super) fn owned(
@@ -92,7 +84,9 @@ impl SimBuffer {
         };
         let watch = watch(sanitizer, label, start, length, false);
         let mapped = Some(mapped - before);
-        Ok(Self { memory: Arc::new(Memory { label: label.to_owned(), start, length, mapped, watch }) })
+        // SAFETY: the mapping is there until the memory is dropped.
+        let host = unsafe { HostMemory::new(label, start, length) };
+        Ok(Self { memory: Arc::new(Memory { host, mapped, watch }) })
     }
 
     /// # Safety
@@ -106,8 +100,9 @@ impl SimBuffer {
     ) -> Result<Self> {
         limits.check_no_copy(label, memory.as_ptr() as usize, length)?;
         let watch = watch(sanitizer, label, memory, length, true);
-        let (label, start) = (label.to_owned(), memory);
-        Ok(Self { memory: Arc::new(Memory { label, start, length, mapped: None, watch }) })
+        // SAFETY: the caller vouches for the range.
+        let host = unsafe { HostMemory::new(label, memory, length) };
+        Ok(Self { memory: Arc::new(Memory { host, mapped: None, watch }) })
     }
 
     /// What the sanitizer knows about the buffer.
@@ -131,21 +126,22 @@ impl SimBuffer {
 
     /// Address of a byte, for kernels.
     pub(super) fn address(&self, offset: usize) -> *mut c_void {
-        self.memory.start.as_ptr().wrapping_add(offset).cast()
+        self.memory.host.start().as_ptr().wrapping_add(offset).cast()
     }
 
-    pub(super) fn check_range(&self, offset: usize, length: usize) -> Result<()> {
-        checks::buffer_range(&self.memory.label, self.memory.length, offset, length)
+    /// Tells buffers apart.
+    pub(super) fn identity(&self) -> usize {
+        Arc::as_ptr(&self.memory) as usize
     }
 }
 
 impl Buffer for SimBuffer {
     fn length(&self) -> usize {
-        self.memory.length
+        self.memory.host.length()
     }
 
     fn label(&self) -> &str {
-        &self.memory.label
+        self.memory.host.label()
     }
 
     fn contents(&self) -> NonNull<u8> {
@@ -153,43 +149,35 @@ impl Buffer for SimBuffer {
             // What happens through the pointer is not seen.
             tracked.assume_written();
         }
-        self.memory.start
+        self.memory.host.start()
     }
 
     #[track_caller]
     fn read(&self, offset: usize, out: &mut [u8]) -> Result<()> {
-        self.check_range(offset, out.len())?;
+        self.memory.host.check_range(offset, out.len())?;
         self.check_host(offset, out.len(), Action::Read, Location::caller())?;
-        // SAFETY: the range was checked, and `out` is memory of its own.
-        unsafe {
-            ptr::copy_nonoverlapping(self.memory.start.as_ptr().add(offset), out.as_mut_ptr(), out.len())
-        };
-        Ok(())
+        self.memory.host.read(offset, out)
     }
 
     #[track_caller]
     fn write(&self, offset: usize, data: &[u8]) -> Result<()> {
-        self.check_range(offset, data.len())?;
+        self.memory.host.check_range(offset, data.len())?;
         self.check_host(offset, data.len(), Action::Write, Location::caller())?;
         if let Some(tracked) = self.tracked() {
             tracked.mark_written(offset, data.len());
         }
-        // SAFETY: the range was checked, and `data` is memory of its own.
-        unsafe {
-            ptr::copy_nonoverlapping(data.as_ptr(), self.memory.start.as_ptr().add(offset), data.len())
-        };
-        Ok(())
+        self.memory.host.write(offset, data)
     }
 }
 
 impl Drop for Memory {
     fn drop(&mut self) {
-        let mapping = self.mapped.map(|mapped| (self.start.as_ptr() as usize, mapped));
+        let mapping = self.mapped.map(|mapped| (self.host.start().as_ptr() as usize, mapped));
         if let Some(watch) = &self.watch {
             watch.sanitizer.forget(&watch.tracked, mapping);
         } else if let Some(mapped) = self.mapped {
             // SAFETY: the mapping was made by `owned`, and this was the last handle on it.
-            unsafe { libc::munmap(self.start.as_ptr().cast(), mapped) };
+            unsafe { libc::munmap(self.host.start().as_ptr().cast(), mapped) };
         }
     }
 }

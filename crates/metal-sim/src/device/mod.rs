@@ -2,9 +2,9 @@
 
 mod argument;
 mod buffer;
-mod encoder;
 mod pipeline;
 mod queue;
+pub mod recording;
 mod watch;
 
 use std::env;
@@ -15,11 +15,10 @@ use std::time::Duration;
 
 use metal::device::{Capabilities, CompileOptions, Device, Error, FunctionConstants, Limits, Result};
 
-pub use argument::{check_argument, constant_values};
+pub use argument::{constant_values, interface};
 pub use buffer::SimBuffer;
-pub use encoder::{SimCommandBuffer, SimEncoder};
 pub use pipeline::{SimLibrary, SimPipeline};
-pub use queue::{SimQueue, SimSubmission};
+pub use queue::{SimCommandBuffer, SimEncoder, SimQueue, SimSubmission, SimTarget};
 
 use crate::compile::{self, Clang, Source};
 use crate::profile::Profile;

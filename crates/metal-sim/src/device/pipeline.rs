@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use metal::device::{Error, FunctionConstants, Limits, Pipeline, Result};
+use metal::device::{Error, FunctionConstants, Interface, Limits, Pipeline, Result};
 
-use super::argument::constant_values;
+use super::argument::{constant_values, interface};
 use crate::runtime::{Kernel, Module, SIMD_WIDTH};
 
 /// Compiled MSL.
@@ -22,12 +22,12 @@ pub struct SimPipeline {
 
 pub(super) struct Specialised {
     pub kernel: Kernel,
+    pub interface: Interface,
     pub constants: Arc<[u64]>,
     pub constants_defined: Arc<[u8]>,
     pub queue_size: usize,
     /// Whether the kernel was compiled for the sanitizer.
     pub sanitized: bool,
-    max_threads: usize,
     // Keeps the code that the kernel points to.
     _module: Arc<Module>,
 }
@@ -58,15 +58,14 @@ impl SimLibrary {
             library: self.label.to_string(),
         })?;
         let (values, defined) = constant_values(kernel, self.module.constants(), constants)?;
-        let max_threads = kernel.max_threads.unwrap_or(limits.max_threads_per_threadgroup);
         Ok(SimPipeline {
             shared: Arc::new(Specialised {
                 kernel: kernel.clone(),
+                interface: interface(kernel, limits.max_threads_per_threadgroup),
                 constants: values.into(),
                 constants_defined: defined.into(),
                 queue_size: self.module.queue_size(),
                 sanitized: self.module.is_sanitized(),
-                max_threads: max_threads.min(limits.max_threads_per_threadgroup),
                 _module: Arc::clone(&self.module),
             }),
         })
@@ -79,7 +78,7 @@ impl Pipeline for SimPipeline {
     }
 
     fn max_threads_per_threadgroup(&self) -> usize {
-        self.shared.max_threads
+        self.shared.interface.max_threads
     }
 
     fn simd_width(&self) -> usize {

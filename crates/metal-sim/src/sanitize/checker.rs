@@ -32,6 +32,14 @@ pub(crate) struct Checks {
     pub label: String,
     /// Dispatches of the same interval may overlap.
     pub interval: u64,
+    /// The dispatch's number among those of its interval.
+    pub number: u64,
+    /// The queue.
+    pub queue: u64,
+    /// The number of the command buffer in its queue.
+    pub submission: u64,
+    /// Each queue, and the last submission whose end the host had seen at the commit of this one.
+    pub observed: Arc<[(u64, u64)]>,
     /// Everything bound.
     pub bindings: Vec<CheckedBinding>,
 }
@@ -47,8 +55,10 @@ pub(crate) struct CheckedBinding {
     pub length: usize,
     /// The buffer, unless the bytes are the command buffer's.
     pub memory: Option<Arc<Tracked>>,
-    /// Whether any dispatch of the interval may write to the buffer.
+    /// Whether any dispatch of the interval, or of another queue, may write to the buffer.
     pub contended: bool,
+    /// A barrier orders what the interval's dispatches below this number do to the buffer.
+    pub ordered_before: u64,
 }
 
 /// What stopped a kernel, other than the sanitizer.
@@ -65,9 +75,21 @@ struct Dispatch {
     kernel: String,
     label: String,
     interval: u64,
+    number: u64,
+    queue: u64,
+    submission: u64,
+    observed: Arc<[(u64, u64)]>,
     library: u64,
     threadgroups: Uint3,
     order: Order,
+}
+
+impl Dispatch {
+    /// Whether an earlier dispatch is one of another queue, whose end the host did not wait for.
+    fn overlaps_queue_of(&self, earlier: &Self) -> bool {
+        let seen = self.observed.iter().find(|(queue, _)| *queue == earlier.queue);
+        earlier.queue != self.queue && seen.is_none_or(|(_, submission)| *submission < earlier.submission)
+    }
 }
 
 /// Consecutive runs of threadgroups of a dispatch.
@@ -247,6 +269,10 @@ impl Checker {
                 kernel: String::new(),
                 label: String::new(),
                 interval: 0,
+                number: 0,
+                queue: 0,
+                submission: 0,
+                observed: Arc::default(),
                 library: 0,
                 threadgroups: Uint3::default(),
                 order: Order { factor: 0, offset: 0, total: 1 },
@@ -283,6 +309,10 @@ impl Checker {
             kernel: launch.kernel.clone(),
             label: checks.label.clone(),
             interval: checks.interval,
+            number: checks.number,
+            queue: checks.queue,
+            submission: checks.submission,
+            observed: Arc::clone(&checks.observed),
             library: library.start as u64,
             threadgroups: launch.threadgroups,
             order: Order::new(&mut self.random, threadgroups),
@@ -300,12 +330,11 @@ impl Checker {
             first_index: 0,
             continues: None,
         });
-        let first_of_interval = self
-            .pieces
-            .iter()
-            .find(|piece| piece.dispatch.interval == checks.interval)
-            .map_or(self.next_run, |piece| piece.first_run);
-        self.state.unordered_from = [u64::from(first_of_interval) << 32, 0];
+        let may_overlap = |piece: &&Piece| {
+            piece.dispatch.interval == checks.interval || self.current.overlaps_queue_of(&piece.dispatch)
+        };
+        let first = self.pieces.iter().find(may_overlap).map_or(self.next_run, |piece| piece.first_run);
+        self.state.unordered_from = [u64::from(first) << 32, 0];
         self.state.library = library.start as u64;
         self.registry = Some(Arc::clone(&checks.sanitizer));
         self.findings.clear();

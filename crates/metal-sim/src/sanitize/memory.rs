@@ -22,13 +22,31 @@ pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 /// How far a queue's work is known to the host to be done.
-#[derive(Default)]
 pub(crate) struct Timeline {
+    id: u64,
     committed: AtomicU64,
     observed: AtomicU64,
 }
 
+impl Default for Timeline {
+    fn default() -> Self {
+        static NEXT: AtomicU64 = AtomicU64::new(1);
+        let id = NEXT.fetch_add(1, Ordering::Relaxed);
+        Self { id, committed: AtomicU64::new(0), observed: AtomicU64::new(0) }
+    }
+}
+
 impl Timeline {
+    /// Tells queues apart.
+    pub fn id(&self) -> u64 {
+        self.id
+    }
+
+    /// The last submission whose end the host has seen.
+    pub fn observed(&self) -> u64 {
+        self.observed.load(Ordering::Relaxed)
+    }
+
     /// The number of a submission that is being committed.
     pub fn commit(&self) -> u64 {
         self.committed.fetch_add(1, Ordering::Relaxed) + 1
@@ -204,7 +222,7 @@ impl Tracked {
     /// Notes that a submission uses the buffer.
     pub fn add_use(&self, new: Use) {
         let mut uses = lock(&self.uses);
-        uses.retain(|old| old.timeline.observed.load(Ordering::Relaxed) < old.number);
+        uses.retain(|old| old.timeline.observed() < old.number);
         // One entry for reads and one for writes of each submission are enough.
         let same = |old: &&mut Use| {
             Arc::ptr_eq(&old.timeline, &new.timeline) && old.number == new.number && old.writes == new.writes
@@ -232,7 +250,7 @@ impl Tracked {
         let found = lock(&self.uses)
             .iter()
             .find(|used| {
-                used.timeline.observed.load(Ordering::Relaxed) < used.number
+                used.timeline.observed() < used.number
                     && offset < used.end
                     && offset + length > used.offset
                     && (used.writes || action == Action::Write)

@@ -59,6 +59,8 @@ pub struct Sanitizer {
     settings: Settings,
     reports: Mutex<Reports>,
     registry: Mutex<Registry>,
+    /// Of all queues that ever were.
+    timelines: Mutex<Vec<Arc<Timeline>>>,
     checker: Mutex<Box<Checker>>,
 }
 
@@ -75,6 +77,7 @@ impl Sanitizer {
             settings,
             reports: Mutex::default(),
             registry: Mutex::default(),
+            timelines: Mutex::default(),
         })
     }
 
@@ -119,6 +122,16 @@ impl Sanitizer {
         if reports.kept.len() < REPORT_LIMIT {
             reports.kept.push(report);
         }
+    }
+
+    /// There is one more queue.
+    pub(crate) fn add_queue(&self, timeline: &Arc<Timeline>) {
+        lock(&self.timelines).push(Arc::clone(timeline));
+    }
+
+    /// Each queue, and the last of its submissions whose end the host has seen.
+    pub(crate) fn observed(&self) -> Vec<(u64, u64)> {
+        lock(&self.timelines).iter().map(|timeline| (timeline.id(), timeline.observed())).collect()
     }
 
     /// Starts to watch a buffer.

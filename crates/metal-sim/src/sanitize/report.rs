@@ -18,6 +18,8 @@ pub enum Kind {
     ThreadgroupRace,
     /// Two dispatches without a barrier between them access the same memory, and one of them writes.
     DispatchHazard,
+    /// Command buffers of two queues, not ordered by the host, access the same memory, and one of them writes.
+    QueueHazard,
     /// The host touches memory that a command buffer in flight uses.
     HostAccess,
     /// Not all threads reach a barrier, or they reach different ones.
@@ -40,6 +42,7 @@ impl Kind {
             Self::Race => "race",
             Self::ThreadgroupRace => "threadgroup-race",
             Self::DispatchHazard => "dispatch-hazard",
+            Self::QueueHazard => "queue-hazard",
             Self::HostAccess => "host-access",
             Self::DivergentBarrier => "divergent-barrier",
             Self::Misaligned => "misaligned",

@@ -1,16 +1,21 @@
 //! Namespace scope: kernels, function constants, explicit instantiations, and what must not be there.
 
+mod kernels;
+mod repeats;
+mod variables;
+
 use std::collections::BTreeMap;
 
 use super::body::{scan_body, scan_words};
 use super::calls::CallGraph;
 use super::required::Uses;
 use super::token::{Kind, Tokens};
-use super::{Binding, Constant, Diagnostic, Edit, Instantiation, Kernel, Parameter, Scan};
-use super::{lint, names};
+use super::{Diagnostic, Edit, Scan, lint};
 
 /// The most complaints that are collected about one source.
 const DIAGNOSTIC_LIMIT: usize = 50;
+/// How deep namespaces and records may lie in each other.
+const DEPTH_LIMIT: usize = 100;
 
 /// Scans preprocessed MSL.
 ///
@@ -56,6 +61,7 @@ fn run(text: &str, purpose: Purpose) -> Result<(Scan, Vec<Diagnostic>), Vec<Diag
         signatures: BTreeMap::new(),
         dynamic_constants: Vec::new(),
         unique: 0,
+        depth: 0,
     };
     scan_words(&mut scanner);
     scanner.scope(0, tokens.all.len(), Scope::Namespace);
@@ -107,6 +113,7 @@ pub(super) struct Scanner<'t> {
     /// Function constants and constants computed from them: values that only a launch knows.
     dynamic_constants: Vec<String>,
     unique: u32,
+    depth: usize,
 }
 
 /// A declaration at namespace or record scope, as ranges of tokens.
@@ -150,7 +157,10 @@ impl Scanner<'_> {
         }
         let removed = &self.tokens.text[start..end];
         // Line markers inside the range go with it; the ones after it put the count right again.
-        text.extend(removed.bytes().filter(|&byte| byte == b'\n').map(|_| '\n'));
+        let lines = |text: &str| text.bytes().filter(|&byte| byte == b'\n').count();
+        // The text may hold parts of what it replaces, line ends and all.
+        let missing = lines(removed).saturating_sub(lines(&text));
+        text.extend(std::iter::repeat_n('\n', missing));
         self.edit(start, end, text);
     }
 
@@ -160,6 +170,11 @@ impl Scanner<'_> {
     }
 
     fn scope(&mut self, mut at: usize, end: usize, scope: Scope) {
+        if self.depth == DEPTH_LIMIT {
+            self.report(at, format!("more than {DEPTH_LIMIT} namespaces and records in each other"));
+            return;
+        }
+        self.depth += 1;
         while at < end {
             if matches!(self.tokens.get(at), ";" | "}" | ")" | "]" | ":" | ",") {
                 at += 1;
@@ -174,6 +189,7 @@ impl Scanner<'_> {
             }
             at = self.declaration(at, end, scope).max(at + 1);
         }
+        self.depth -= 1;
     }
 
     /// Handles the declaration that starts at `start`; returns one past its end.
@@ -228,109 +244,6 @@ impl Scanner<'_> {
             self.variable(&declaration);
         }
         declaration.end
-    }
-
-    /// Whether a function differs from an earlier one in nothing but address spaces, which have no effect here:
-    /// it is left out then. Address spaces behind the parameters of a member function go in any case.
-    fn is_repeated(&mut self, declaration: &Declaration, name: usize, scope: Scope) -> bool {
-        let tokens = self.tokens;
-        let is_address_space = |word: &str| matches!(word, "device" | "thread" | "threadgroup" | "constant");
-        let call_operator =
-            tokens.get(name) == "operator" && tokens.get(name + 1) == "(" && tokens.get(name + 2) == ")";
-        let first = if call_operator { name + 3 } else { name };
-        let Some(open) = (first..declaration.end).find(|&index| tokens.get(index) == "(") else {
-            return false;
-        };
-        let close = tokens.closing(open);
-        let (text, mut has_address_space) =
-            self.without_address_spaces(declaration.start..(close + 1).min(declaration.end));
-        let mut signature = format!("{:?} {:?}{text}", self.namespaces, self.records.last());
-        if scope == Scope::Record {
-            let is_constructor = self.records.last().is_some_and(|(record, _)| record == tokens.get(name));
-            let qualifiers = close + 1..declaration.end;
-            let qualifiers: Vec<usize> = qualifiers
-                .take_while(|&index| !matches!(tokens.get(index), "{" | ";" | "=" | ":" | "->"))
-                .collect();
-            let is_const = qualifiers.iter().any(|&index| matches!(tokens.get(index), "const" | "constant"));
-            let mut says_const =
-                qualifiers.iter().any(|&index| tokens.get(index) == "const") || is_constructor;
-            for &index in qualifiers.iter().filter(|&&index| is_address_space(tokens.get(index))) {
-                has_address_space = true;
-                let add_const = tokens.get(index) == "constant" && !says_const;
-                says_const |= add_const;
-                self.replace(index, index, if add_const { "const".to_owned() } else { String::new() });
-            }
-            if is_const && !is_constructor {
-                signature.push_str(" const");
-            }
-        }
-        if (declaration.head..name).any(|index| tokens.get(index) == "kernel") {
-            return false;
-        }
-        let body = declaration.body.map_or(0..0, |body| body..tokens.closing(body) + 1);
-        let (body, _) = self.without_address_spaces(body);
-        self.is_known(declaration, signature, body, has_address_space, scope == Scope::Record)
-    }
-
-    /// Whether a partial specialisation differs from an earlier one in nothing but address spaces.
-    fn is_repeated_record(&mut self, declaration: &Declaration, body: usize) -> bool {
-        let (text, has_address_space) = self.without_address_spaces(declaration.start..body);
-        let signature = format!("{:?} {:?}{text}", self.namespaces, self.records.last());
-        self.is_known(declaration, signature, String::new(), has_address_space, true)
-    }
-
-    /// Notes a signature, or leaves the declaration out if it is known already.
-    fn is_known(
-        &mut self,
-        declaration: &Declaration,
-        signature: String,
-        body: String,
-        has_address_space: bool,
-        whatever_body: bool,
-    ) -> bool {
-        match self.signatures.get(&signature) {
-            Some((earlier, earlier_has))
-                if (has_address_space || *earlier_has)
-                    && (whatever_body || *earlier == body && !body.is_empty()) =>
-            {
-                self.replace(declaration.start, declaration.end - 1, String::new());
-                true
-            }
-            Some(_) => false,
-            None => {
-                self.signatures.insert(signature, (body, has_address_space));
-                false
-            }
-        }
-    }
-
-    /// The words of a range with `constant` as `const` and without the other address spaces, and whether there
-    /// were any. For lint they tell declarations apart and stay.
-    fn without_address_spaces(&self, range: std::ops::Range<usize>) -> (String, bool) {
-        let (mut text, mut found) = (String::new(), false);
-        if self.is_lint() {
-            return (range.map(|index| self.tokens.get(index)).collect::<Vec<_>>().join(" "), false);
-        }
-        for index in range {
-            match self.tokens.get(index) {
-                "device" | "thread" | "threadgroup" => found = true,
-                word => {
-                    found |= word == "constant";
-                    let word = if word == "constant" { "const" } else { word };
-                    // `constant const int*` is `const int*` here.
-                    if word != "const" || !text.ends_with(" const") {
-                        text.push(' ');
-                        text.push_str(word);
-                    }
-                }
-            }
-        }
-        (text, found)
-    }
-
-    /// Whether an equals sign belongs to the name of an operator function.
-    fn names_operator(&self, at: usize) -> bool {
-        (at.saturating_sub(3)..at).any(|index| self.tokens.get(index) == "operator")
     }
 
     fn namespace(&mut self, head: usize, limit: usize) -> usize {
@@ -485,332 +398,5 @@ impl Scanner<'_> {
                 self.report(index + 2, "MSL has no function pointers");
             }
         }
-    }
-
-    fn kernel(&mut self, declaration: &Declaration, name: usize) {
-        let tokens = self.tokens;
-        let Some(open) = (name..tokens.all.len()).find(|&index| tokens.get(index) == "(") else { return };
-        let close = tokens.closing(open);
-        let mut parameters: Vec<(usize, String, Option<Binding>, bool)> = Vec::new();
-        for range in self.split_parameters(open + 1, close) {
-            let (name, binding, optional) = self.parameter(range.clone());
-            parameters.push((range.start, name, binding, optional));
-        }
-        let mut taken: Vec<u32> = parameters
-            .iter()
-            .filter_map(|(_, _, binding, _)| match binding {
-                Some(Binding::Buffer(slot)) => Some(*slot),
-                _ => None,
-            })
-            .collect();
-        let parameters = parameters
-            .into_iter()
-            .map(|(_, name, binding, optional)| {
-                // Without an attribute a pointer gets the next free buffer slot.
-                let binding = binding.unwrap_or_else(|| {
-                    let slot = (0..).find(|slot| !taken.contains(slot)).unwrap_or(0);
-                    taken.push(slot);
-                    Binding::Buffer(slot)
-                });
-                Parameter { name, binding, optional }
-            })
-            .collect();
-        let attributes = |wanted: &str| {
-            (declaration.start..name)
-                .find(|&index| tokens.get(index) == wanted && tokens.get(index + 1) == "(")
-        };
-        let host_name = attributes("host_name").map(|index| self.string_literal(index + 2));
-        let max_threads = attributes("max_total_threads_per_threadgroup")
-            .and_then(|index| tokens.get(index + 2).parse().ok())
-            .unwrap_or(0);
-        let mut qualified = self.namespaces.join("::");
-        if !qualified.is_empty() {
-            qualified.push_str("::");
-        }
-        qualified.push_str(tokens.get(name));
-        self.scan.kernels.push(Kernel {
-            name: qualified,
-            host_name,
-            parameters,
-            is_template: declaration.is_template,
-            max_threads,
-            required_constants: Vec::new(),
-            line: tokens.all[name].line,
-        });
-    }
-
-    pub(super) fn split_parameters(&self, from: usize, to: usize) -> Vec<std::ops::Range<usize>> {
-        let tokens = self.tokens;
-        let (mut ranges, mut start, mut at) = (Vec::new(), from, from);
-        while at < to {
-            match tokens.get(at) {
-                "(" | "[" | "{" => at = tokens.closing(at),
-                "<" => at = tokens.closing_angle(at).unwrap_or(at),
-                "," => {
-                    ranges.push(start..at);
-                    start = at + 1;
-                }
-                _ => {}
-            }
-            at += 1;
-        }
-        if start < to && !(ranges.is_empty() && tokens.slice(start..to) == "void") {
-            ranges.push(start..to);
-        }
-        ranges
-    }
-
-    /// Name, binding and optionality of one kernel parameter.
-    fn parameter(&mut self, range: std::ops::Range<usize>) -> (String, Option<Binding>, bool) {
-        let tokens = self.tokens;
-        let (mut name, mut binding, mut optional) = (String::new(), None, false);
-        let mut at = range.start;
-        while at < range.end {
-            if tokens.get(at) == "[" && tokens.get(at + 1) == "[" {
-                let close = tokens.closing(at);
-                for inner in at + 2..close.saturating_sub(1) {
-                    let argument =
-                        || tokens.get(inner + 2).parse::<u32>().ok().filter(|_| tokens.get(inner + 1) == "(");
-                    match tokens.get(inner) {
-                        "buffer" | "threadgroup" => {
-                            let Some(slot) =
-                                argument().filter(|&slot| slot < 31 && tokens.get(inner + 3) == ")")
-                            else {
-                                self.report(inner, "expected a slot from 0 to 30");
-                                continue;
-                            };
-                            binding = Some(if tokens.get(inner) == "buffer" {
-                                Binding::Buffer(slot)
-                            } else {
-                                Binding::Threadgroup(slot)
-                            });
-                        }
-                        "function_constant" => optional = true,
-                        word => {
-                            if let Some(builtin) = names::builtin(word) {
-                                binding = Some(Binding::Builtin(builtin));
-                            } else if tokens.kind(inner) == Some(Kind::Word)
-                                && matches!(tokens.get(inner - 1), "[" | ",")
-                                && binding.is_none()
-                                && word != "maybe_unused"
-                            {
-                                self.report(inner, format!("parameter attribute '{word}' is outside the subset that the simulator runs"));
-                                binding = Some(Binding::Builtin("thread_position_in_grid"));
-                            }
-                        }
-                    }
-                }
-                at = close;
-            } else if tokens.kind(at) == Some(Kind::Word) && binding.is_none() {
-                tokens.get(at).clone_into(&mut name);
-            }
-            at += 1;
-        }
-        (name, binding, optional)
-    }
-
-    /// `template [[host_name("...")]] kernel ... name<arguments>(...);`
-    fn instantiation(&mut self, declaration: &Declaration) {
-        let tokens = self.tokens;
-        let mut host_name = None;
-        let mut kernel = None;
-        let mut at = declaration.head + 1;
-        let mut is_kernel = false;
-        while at + 1 < declaration.end {
-            match tokens.get(at) {
-                "[" => {
-                    let close = tokens.closing(at);
-                    for inner in at..close {
-                        match tokens.get(inner) {
-                            "host_name" => host_name = Some(self.string_literal(inner + 2)),
-                            "kernel" => is_kernel = true,
-                            _ => {}
-                        }
-                    }
-                    at = close;
-                }
-                "kernel" => is_kernel = true,
-                "<" => {
-                    let Some(close) = tokens.closing_angle(at) else { break };
-                    if tokens.kind(at - 1) == Some(Kind::Word) {
-                        let mut first = at - 1;
-                        while first >= 2
-                            && tokens.get(first - 1) == "::"
-                            && tokens.kind(first - 2) == Some(Kind::Word)
-                        {
-                            first -= 2;
-                        }
-                        kernel = Some((
-                            tokens.slice(first..at).to_owned(),
-                            tokens.slice(at..close + 1).to_owned(),
-                        ));
-                    }
-                    at = close;
-                }
-                "(" => {
-                    if kernel.is_some() {
-                        break;
-                    }
-                    let close = tokens.closing(at);
-                    if tokens.kind(at - 1) == Some(Kind::Word) && tokens.get(at - 1) != "decltype" {
-                        // Without template arguments the types of the parameters select the instance.
-                        kernel =
-                            Some((tokens.get(at - 1).to_owned(), self.without_attributes(at..close + 1)));
-                        break;
-                    }
-                    at = close;
-                }
-                _ => {}
-            }
-            at += 1;
-        }
-        match (host_name, kernel) {
-            (Some(host_name), Some((kernel, arguments))) => {
-                self.scan.instantiations.push(Instantiation { host_name, kernel, arguments });
-            }
-            (Some(_), None) => {
-                self.report(declaration.head, "instantiation with a host name but without a kernel")
-            }
-            (None, _) if !is_kernel => return,
-            (None, _) => {}
-        }
-        self.replace(declaration.start, declaration.end - 1, String::new());
-    }
-
-    /// A variable, function declaration or anything else that ends with `;` at namespace scope.
-    fn variable(&mut self, declaration: &Declaration) {
-        let tokens = self.tokens;
-        let (head, last) = (declaration.head, declaration.end - 1);
-        if declaration.end <= head || tokens.get(last) != ";" {
-            return;
-        }
-        let word_at = |wanted: &str, to: usize| (head..to).find(|&index| tokens.get(index) == wanted);
-        if word_at("function_constant", last).is_some() {
-            self.function_constant(declaration);
-            return;
-        }
-        let equals = (head..last).find(|&index| tokens.get(index) == "=");
-        let names_end = equals.unwrap_or(last);
-        if self.function_name(head, names_end).is_some() && equals.is_none() {
-            self.function_pointers(head, last);
-            return;
-        }
-        if word_at("threadgroup", names_end).is_some() {
-            self.report(head, "threadgroup variables must be declared in a kernel function");
-            return;
-        }
-        if declaration.is_template
-            || matches!(tokens.get(head), "struct" | "class" | "union" | "enum") && names_end == head + 2
-        {
-            return;
-        }
-        let is_constant = word_at("constant", names_end).is_some();
-        if !is_constant && word_at("constexpr", names_end).is_none() && word_at("const", names_end).is_none()
-        {
-            let is_declaration =
-                tokens.kind(head) == Some(Kind::Word) && last > head + 1 && tokens.get(head) != "enum";
-            if is_declaration {
-                self.report(head, "variables at namespace scope must be in the constant address space");
-            }
-            return;
-        }
-        match equals {
-            Some(equals) => self.derived_constant(declaration, equals),
-            None if self.is_lint() && is_constant => lint::uninitialised(self, head, last),
-            None => {}
-        }
-    }
-
-    /// `struct S { ... } name;` at namespace scope.
-    fn variable_after_record(&mut self, from: usize, end: usize) {
-        if from + 1 < end && self.tokens.kind(from) == Some(Kind::Word) {
-            self.report(from, "variables at namespace scope must be in the constant address space");
-        }
-    }
-
-    /// `constant T name [[function_constant(index)]];`
-    fn function_constant(&mut self, declaration: &Declaration) {
-        let tokens = self.tokens;
-        let last = declaration.end - 1;
-        let open =
-            (declaration.head..last).find(|&index| tokens.get(index) == "[" && tokens.get(index + 1) == "[");
-        let Some(open) = open.filter(|&open| open > declaration.head + 1) else {
-            self.report(declaration.head, "function constant without a name");
-            return;
-        };
-        let close = tokens.closing(open);
-        let call = (open..close).find(|&index| tokens.get(index) == "(");
-        let index = call.map_or("", |paren| tokens.slice(paren + 1..tokens.closing(paren)));
-        if index.is_empty() {
-            self.report(open, "function constant without an index");
-            return;
-        }
-        let name = tokens.get(open - 1).to_owned();
-        let type_name = self.type_words(declaration.head, open - 1);
-        self.dynamic_constants.push(name.clone());
-        self.replace(
-            declaration.start,
-            last,
-            format!("static const metal_sim::FunctionConstant<{type_name}, ({index})> {name};"),
-        );
-        self.scan.constants.push(Constant { name, type_name, index: index.to_owned() });
-    }
-
-    /// `constant T name = expression;` with a function constant in the expression: computed on each use.
-    fn derived_constant(&mut self, declaration: &Declaration, equals: usize) {
-        let tokens = self.tokens;
-        let last = declaration.end - 1;
-        let depends = (equals + 1..last)
-            .any(|index| self.dynamic_constants.iter().any(|name| name == tokens.get(index)));
-        if !depends || equals <= declaration.head + 1 {
-            return;
-        }
-        let name = tokens.get(equals - 1).to_owned();
-        let type_name = self.type_words(declaration.head, equals - 1);
-        let expression = tokens.slice(equals + 1..last).to_owned();
-        let unique = self.next_unique();
-        self.dynamic_constants.push(name.clone());
-        self.uses.derived(&name, equals + 1..last);
-        self.replace(
-            declaration.start,
-            last,
-            format!(
-                "struct metal_sim_constant_{unique} {{ METAL_SIM_INLINE operator {type_name}() const {{ return {expression}; }} }}; \
-                 static const metal_sim_constant_{unique} {name};"
-            ),
-        );
-    }
-
-    /// The text of some tokens without their attributes.
-    fn without_attributes(&self, range: std::ops::Range<usize>) -> String {
-        let tokens = self.tokens;
-        let (mut text, mut at) = (String::new(), range.start);
-        while at < range.end {
-            if tokens.get(at) == "[" && tokens.get(at + 1) == "[" {
-                at = tokens.closing(at);
-            } else {
-                text.push_str(tokens.get(at));
-                text.push(' ');
-            }
-            at += 1;
-        }
-        text
-    }
-
-    /// The value of adjacent string literals.
-    fn string_literal(&self, first: usize) -> String {
-        let parts = (first..).take_while(|&index| self.tokens.kind(index) == Some(Kind::Text));
-        parts.map(|index| self.tokens.get(index).trim_matches('"')).collect()
-    }
-
-    /// The words of a type, without storage classes and address spaces.
-    fn type_words(&self, from: usize, to: usize) -> String {
-        let words: Vec<&str> = (from..to)
-            .map(|index| self.tokens.get(index))
-            .filter(|word| {
-                !matches!(*word, "constant" | "const" | "static" | "constexpr" | "inline" | "extern")
-            })
-            .collect();
-        words.join(" ")
     }
 }

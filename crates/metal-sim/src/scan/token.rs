@@ -33,6 +33,8 @@ pub(super) struct Tokens<'a> {
     pub all: Vec<Token>,
     pub files: Vec<String>,
     pub pragmas: Vec<(usize, usize)>,
+    /// By opening bracket: the token that closes it.
+    closing: Vec<usize>,
 }
 
 impl<'a> Tokens<'a> {
@@ -41,8 +43,13 @@ impl<'a> Tokens<'a> {
     /// # Errors
     /// A literal that does not end.
     pub fn new(text: &'a str) -> Result<Self, Diagnostic> {
-        let mut tokens =
-            Self { text, all: Vec::new(), files: vec!["<source>".to_owned()], pragmas: Vec::new() };
+        let mut tokens = Self {
+            text,
+            all: Vec::new(),
+            files: vec!["<source>".to_owned()],
+            pragmas: Vec::new(),
+            closing: Vec::new(),
+        };
         let bytes = text.as_bytes();
         let (mut file, mut line, mut line_start, mut at) = (0u32, 1u32, 0usize, 0usize);
         let mut fresh_line = true;
@@ -102,7 +109,26 @@ impl<'a> Tokens<'a> {
             let column = u32::try_from(start - line_start).unwrap_or(u32::MAX - 1) + 1;
             tokens.all.push(Token { kind, start, end: at, file, line, column });
         }
+        tokens.match_brackets();
         Ok(tokens)
+    }
+
+    /// Brackets of every kind close each other: a text where they do not fit is clang's to refuse.
+    fn match_brackets(&mut self) {
+        self.closing = vec![self.all.len(); self.all.len()];
+        let mut open = Vec::new();
+        for index in 0..self.all.len() {
+            match self.get(index) {
+                "(" | "[" | "{" => open.push(index),
+                ")" | "]" | "}" => {
+                    self.closing[index] = index;
+                    if let Some(open) = open.pop() {
+                        self.closing[open] = index;
+                    }
+                }
+                _ => {}
+            }
+        }
     }
 
     /// The token's text; empty past the end.
@@ -125,20 +151,7 @@ impl<'a> Tokens<'a> {
 
     /// The index of the bracket that closes the one at `open`, or the number of tokens.
     pub fn closing(&self, open: usize) -> usize {
-        let mut depth = 0usize;
-        for index in open..self.all.len() {
-            match self.get(index) {
-                "(" | "[" | "{" => depth += 1,
-                ")" | "]" | "}" => {
-                    depth = depth.saturating_sub(1);
-                    if depth == 0 {
-                        return index;
-                    }
-                }
-                _ => {}
-            }
-        }
-        self.all.len()
+        self.closing.get(open).copied().unwrap_or(self.all.len())
     }
 
     /// The index of the `>` that closes the `<` at `open`, or `None` where the `<` is a comparison.

@@ -1,6 +1,6 @@
 //! The checks of Metal's validation layer that every device makes the same way.
 
-use super::{Error, Limits, Result, Size};
+use super::{Buffer, Error, Limits, Result, Size};
 
 /// Checks an access to a buffer.
 ///
@@ -11,6 +11,21 @@ pub fn buffer_range(label: &str, buffer_length: usize, offset: usize, length: us
         Some(end) if end <= buffer_length => Ok(()),
         _ => Err(Error::BufferRange { label: label.to_owned(), offset, length, buffer_length }),
     }
+}
+
+/// Checks both ranges of a copy between buffers.
+///
+/// # Errors
+/// [`Error::BufferRange`] for a range past the end.
+pub fn copy<B: Buffer>(
+    source: &B,
+    source_offset: usize,
+    destination: &B,
+    destination_offset: usize,
+    length: usize,
+) -> Result<()> {
+    buffer_range(source.label(), source.length(), source_offset, length)?;
+    buffer_range(destination.label(), destination.length(), destination_offset, length)
 }
 
 impl Limits {

@@ -10,9 +10,11 @@
 //! [`ComputeEncoder::dispatch_threads`] and [`CommandBuffer::commit`] report what is wrong with the recorded
 //! state. Errors of the running kernel arrive through [`Submission::wait`].
 
+mod bindings;
 pub mod checks;
 mod error;
 mod limits;
+mod memory;
 #[cfg(target_os = "macos")]
 pub mod objc;
 mod options;
@@ -23,8 +25,10 @@ use std::path::Path;
 use std::ptr::NonNull;
 use std::time::Duration;
 
+pub use bindings::{Bindings, Bound, Interface, Parameter, ParameterSpace};
 pub use error::{Error, Result};
 pub use limits::{Capabilities, Limits};
+pub use memory::HostMemory;
 pub use options::{CompileOptions, ConstantValue, FunctionConstants, LanguageVersion, MathMode};
 pub use progress::{LastDispatches, Progress};
 pub use size::Size;
@@ -303,9 +307,13 @@ pub trait ComputeEncoder {
     /// As for [`ComputeEncoder::dispatch_threadgroups`].
     fn dispatch_threads(&mut self, threads: Size, threads_per_threadgroup: Size) -> Result<()>;
 
-    /// Makes the buffer writes of all dispatches before it visible to all dispatches after it. Needed in a
-    /// [`DispatchMode::Concurrent`] encoder alone.
+    /// Makes the buffer writes of all dispatches before it visible to all dispatches after it: Metal's memory barrier
+    /// with the scope of buffers. Needed in a [`DispatchMode::Concurrent`] encoder alone.
     fn barrier(&mut self);
+
+    /// The same for some buffers alone, Metal's memory barrier with a list of resources: dispatches that touch
+    /// others may still overlap.
+    fn barrier_for(&mut self, buffers: &[&Self::Buffer]);
 }
 
 /// Work on its way.

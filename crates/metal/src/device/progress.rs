@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use super::{Error, GpuInterval, Result, Status};
+use super::{Error, GpuInterval, Result, Status, Submission};
 
 /// How many dispatches an error names.
 const LABELS: usize = 16;
@@ -62,16 +62,6 @@ impl Progress {
         Self { shared: Arc::new(shared) }
     }
 
-    /// The command buffer's name.
-    pub fn label(&self) -> &str {
-        &self.shared.label
-    }
-
-    /// Where the work stands.
-    pub fn status(&self) -> Status {
-        self.lock().status
-    }
-
     /// The labels of the last dispatches so far.
     pub fn last_dispatches(&self) -> Vec<String> {
         self.lock().last_dispatches.to_vec()
@@ -102,18 +92,34 @@ impl Progress {
     /// The error of work that failed: `kernel` is empty where the device does not tell it.
     pub fn execution_error(&self, kernel: &str, reason: String) -> Error {
         Error::Execution {
-            label: self.label().to_owned(),
+            label: self.shared.label.clone(),
             kernel: kernel.to_owned(),
             reason,
             last_dispatches: self.last_dispatches(),
         }
     }
 
-    /// Waits for the end of the work.
-    ///
-    /// # Errors
-    /// [`Error::Timeout`] when the deadline passes, else the failure of the work.
-    pub fn wait(&self, timeout: Duration) -> Result<GpuInterval> {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.shared.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn update(&self, change: impl FnOnce(&mut State)) {
+        change(&mut self.lock());
+        self.shared.changed.notify_all();
+    }
+}
+
+/// What most devices return from a commit.
+impl Submission for Progress {
+    fn label(&self) -> &str {
+        &self.shared.label
+    }
+
+    fn status(&self) -> Status {
+        self.lock().status
+    }
+
+    fn wait(&self, timeout: Duration) -> Result<GpuInterval> {
         let is_open = |state: &mut State| matches!(state.status, Status::Scheduled | Status::Running);
         let waited = self.shared.changed.wait_timeout_while(self.lock(), timeout, is_open);
         let (state, _) = waited.unwrap_or_else(PoisonError::into_inner);
@@ -126,15 +132,6 @@ impl Progress {
                 last_dispatches: state.last_dispatches.to_vec(),
             }),
         }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.shared.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn update(&self, change: impl FnOnce(&mut State)) {
-        change(&mut self.lock());
-        self.shared.changed.notify_all();
     }
 }
 

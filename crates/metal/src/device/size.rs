@@ -41,6 +41,15 @@ impl Size {
         )
     }
 
+    /// The threads of this many threadgroups of `block` threads; counts past the range of `usize` are the largest.
+    pub const fn times(self, block: Self) -> Self {
+        Self::new(
+            self.width.saturating_mul(block.width),
+            self.height.saturating_mul(block.height),
+            self.depth.saturating_mul(block.depth),
+        )
+    }
+
     /// The three counts, x first.
     pub const fn to_array(self) -> [usize; 3] {
         [self.width, self.height, self.depth]
@@ -62,6 +71,14 @@ mod tests {
         assert_eq!(Size::new(2, 3, 4).volume(), Some(24));
         assert_eq!(Size::new(usize::MAX, 2, 1).volume(), None);
         assert_eq!(Size::new(1 << 40, 1 << 20, 1 << 10).volume(), None);
+    }
+
+    #[test]
+    fn blocks_cover_and_multiply() {
+        let (grid, block) = (Size::new(100, 4, 1), Size::new(32, 2, 1));
+        assert_eq!(grid.div_ceil(block), Size::new(4, 2, 1));
+        assert_eq!(grid.div_ceil(block).times(block), Size::new(128, 4, 1));
+        assert_eq!(Size::width(usize::MAX).times(block).width, usize::MAX);
     }
 
     #[test]

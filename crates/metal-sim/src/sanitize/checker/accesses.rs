@@ -123,10 +123,11 @@ impl Checker {
     /// Whether an earlier access that the stamps leave unordered is a fault, and which.
     fn conflict_with(
         &self,
+        region: usize,
         earlier: Stamp,
-        kind: usize,
         thread: u32,
     ) -> Option<(Kind, Arc<Dispatch>, Uint3)> {
+        let kind = self.regions[region].kind as usize;
         let run = earlier.run();
         if run == self.epochs.run {
             let is_ordered = self.fences.order(&self.epochs, earlier, self.first_run, kind, thread);
@@ -137,17 +138,26 @@ impl Checker {
         }
         let index = self.pieces.partition_point(|piece| piece.first_run <= run).checked_sub(1)?;
         let piece = &self.pieces[index];
-        if piece.dispatch.interval != self.current.interval {
+        let ordered_before = match &self.targets[region] {
+            Target::Binding(binding) => binding.ordered_before,
+            Target::Arena | Target::Ignored => 0,
+        };
+        let conflict = if Arc::ptr_eq(&piece.dispatch, &self.current) {
+            Kind::ThreadgroupRace
+        } else if self.current.overlaps_queue_of(&piece.dispatch) {
+            Kind::QueueHazard
+        } else if piece.dispatch.interval == self.current.interval && piece.dispatch.number >= ordered_before
+        {
+            Kind::DispatchHazard
+        } else {
             return None;
-        }
+        };
         let first_run = piece.continues.filter(|_| run == piece.first_run).unwrap_or(run);
         if self.fences.order(&self.epochs, earlier, first_run, kind, thread) {
             return None;
         }
-        let is_same_dispatch = Arc::ptr_eq(&piece.dispatch, &self.current);
-        let kind = if is_same_dispatch { Kind::ThreadgroupRace } else { Kind::DispatchHazard };
         let at = piece.dispatch.order.at(piece.first_index + u64::from(run - piece.first_run));
-        Some((kind, Arc::clone(&piece.dispatch), piece.dispatch.threadgroups.position(at)))
+        Some((conflict, Arc::clone(&piece.dispatch), piece.dispatch.threadgroups.position(at)))
     }
 
     /// Two accesses that the stamps leave unordered.
@@ -160,7 +170,7 @@ impl Checker {
         place: u32,
     ) {
         let kind_of_memory = self.regions[number as usize].kind as usize;
-        let Some((kind, dispatch, position)) = self.conflict_with(earlier, kind_of_memory, access.thread)
+        let Some((kind, dispatch, position)) = self.conflict_with(number as usize, earlier, access.thread)
         else {
             return;
         };
@@ -178,6 +188,9 @@ impl Checker {
             Kind::Race if kind_of_memory == 0 => "no barrier for device memory",
             Kind::Race => "no barrier for threadgroup memory",
             Kind::ThreadgroupRace => "threadgroups of one dispatch, which run in any order,",
+            Kind::QueueHazard => {
+                "command buffers of two queues, the first of which the host did not wait for"
+            }
             _ => "no barrier between the two dispatches",
         };
         let what = match (access.writes(), action) {
@@ -189,6 +202,7 @@ impl Checker {
         let _ = match kind {
             Kind::Race => write!(message, "{what}, with {between} between"),
             Kind::ThreadgroupRace => write!(message, "{what}, in two {between} with nothing between"),
+            Kind::QueueHazard => write!(message, "{what}, in {between}"),
             _ => write!(message, "{what}, with {between}"),
         };
         if access.is_atomic() != matches!(action, Action::AtomicRead | Action::AtomicWrite) {

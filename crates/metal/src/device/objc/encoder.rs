@@ -7,19 +7,15 @@ use objc2::runtime::ProtocolObject;
 use objc2_foundation::NSString;
 use objc2_metal::{
     MTLBarrierScope, MTLBlitCommandEncoder, MTLCommandBuffer, MTLCommandEncoder, MTLComputeCommandEncoder,
-    MTLDispatchType, MTLSize,
+    MTLDispatchType, MTLResource, MTLSize,
 };
 
-use super::ObjcBuffer;
 use super::library::ObjcPipeline;
-use super::queue::ObjcSubmission;
+use super::{ObjcBuffer, queue};
 use crate::device::{
-    Buffer, CommandBuffer, ComputeEncoder, DispatchMode, Error, LastDispatches, Limits, Pipeline, Progress,
-    Result, Size,
+    Bindings, CommandBuffer, ComputeEncoder, DispatchMode, Error, LastDispatches, Limits, Pipeline, Progress,
+    Result, Size, checks,
 };
-
-/// Slots of each kind: more than any device has.
-const SLOTS: usize = 32;
 
 /// A recording of work.
 pub struct ObjcCommandBuffer {
@@ -43,7 +39,7 @@ impl CommandBuffer for ObjcCommandBuffer {
     type Buffer = ObjcBuffer;
     type Pipeline = ObjcPipeline;
     type Encoder<'a> = ObjcEncoder<'a>;
-    type Submission = ObjcSubmission;
+    type Submission = Progress;
 
     fn compute_encoder(&mut self, label: &str, mode: DispatchMode) -> ObjcEncoder<'_> {
         let kind = match mode {
@@ -58,10 +54,9 @@ impl CommandBuffer for ObjcCommandBuffer {
             raw,
             mode,
             label: label.to_owned(),
+            bindings: Bindings::new(&self.limits),
             command_buffer: self,
             pipeline: None,
-            bound: [0; SLOTS],
-            threadgroup_memory: [0; SLOTS],
         }
     }
 
@@ -73,8 +68,7 @@ impl CommandBuffer for ObjcCommandBuffer {
         destination_offset: usize,
         length: usize,
     ) -> Result<()> {
-        source.check_range(source_offset, length)?;
-        destination.check_range(destination_offset, length)?;
+        checks::copy(source, source_offset, destination, destination_offset, length)?;
         if length == 0 {
             return Ok(());
         }
@@ -94,9 +88,10 @@ impl CommandBuffer for ObjcCommandBuffer {
         Ok(())
     }
 
-    fn commit(self) -> Result<ObjcSubmission> {
+    fn commit(self) -> Result<Progress> {
         let progress = Progress::new(&self.label, self.last_dispatches);
-        Ok(autoreleasepool(|_| ObjcSubmission::commit(&self.raw, progress)))
+        autoreleasepool(|_| queue::commit(&self.raw, &progress));
+        Ok(progress)
     }
 }
 
@@ -108,54 +103,22 @@ pub struct ObjcEncoder<'a> {
     label: String,
     command_buffer: &'a mut ObjcCommandBuffer,
     pipeline: Option<ObjcPipeline>,
-    /// Bytes bound to each buffer slot, 0 for none.
-    bound: [usize; SLOTS],
-    threadgroup_memory: [usize; SLOTS],
+    /// Metal holds the buffers itself.
+    bindings: Bindings<()>,
 }
 
 impl ObjcEncoder<'_> {
-    fn limits(&self) -> &Limits {
-        &self.command_buffer.limits
-    }
-
     /// Checks everything that Metal leaves undefined; returns the encoder for the launch.
     fn check_dispatch(
         &mut self,
         grid: Size,
         threads: Size,
     ) -> Result<&ProtocolObject<dyn MTLComputeCommandEncoder>> {
-        let pipeline = self.pipeline.as_ref().ok_or(Error::NoPipeline)?;
-        let kernel = pipeline.name();
-        let limits = &self.command_buffer.limits;
-        limits.check_launch(kernel, pipeline.max_threads_per_threadgroup(), grid, threads)?;
-        for parameter in &pipeline.shared.parameters {
-            let (space, bound) = if parameter.is_threadgroup {
-                ("threadgroup", self.threadgroup_memory.get(parameter.slot))
-            } else {
-                ("buffer", self.bound.get(parameter.slot))
-            };
-            let bound = bound.copied().unwrap_or(0);
-            if bound == 0 {
-                let slot = format!("{space}({})", parameter.slot);
-                return Err(Error::Unbound {
-                    kernel: kernel.to_owned(),
-                    slot,
-                    parameter: parameter.name.clone(),
-                });
-            }
-            if bound < parameter.size {
-                return Err(Error::BindingTooSmall {
-                    kernel: kernel.to_owned(),
-                    slot: parameter.slot,
-                    parameter: parameter.name.clone(),
-                    reason: format!("{bound} bytes bound, its type has {}", parameter.size),
-                });
-            }
-        }
-        let memory: usize = self.threadgroup_memory.iter().sum::<usize>() + pipeline.shared.static_memory;
-        limits.check_threadgroup_memory(kernel, memory)?;
-        self.command_buffer.last_dispatches.push(&self.label, kernel);
-        let label = &self.command_buffer.label;
+        let kernel = &self.pipeline.as_ref().ok_or(Error::NoPipeline)?.shared.interface;
+        let command_buffer = &mut *self.command_buffer;
+        self.bindings.check_dispatch(&command_buffer.limits, kernel, grid, threads)?;
+        command_buffer.last_dispatches.push(&self.label, &kernel.name);
+        let label = &command_buffer.label;
         self.raw
             .as_deref()
             .ok_or_else(|| Error::Device(format!("command buffer '{label}': no compute encoder")))
@@ -182,35 +145,30 @@ impl ComputeEncoder for ObjcEncoder<'_> {
     }
 
     fn set_buffer(&mut self, slot: usize, buffer: &ObjcBuffer, offset: usize) -> Result<()> {
-        self.limits().check_buffer_slot(slot)?;
-        // An offset at the very end leaves nothing to bind.
-        buffer.check_range(offset, 1)?;
+        self.bindings.set_buffer(&self.command_buffer.limits, slot, buffer, offset, ())?;
         if let Some(raw) = &self.raw {
             // SAFETY: slot and offset were checked, and the command buffer retains the buffer.
             unsafe { raw.setBuffer_offset_atIndex(Some(&buffer.raw), offset, slot) };
         }
-        self.bound[slot] = buffer.length() - offset;
         Ok(())
     }
 
     fn set_bytes(&mut self, slot: usize, bytes: &[u8]) -> Result<()> {
-        self.limits().check_inline_bytes(slot, bytes.len())?;
+        self.bindings.set_bytes(&self.command_buffer.limits, slot, bytes, ())?;
         if let Some(raw) = &self.raw {
             // SAFETY: slot and length were checked, and Metal copies the bytes in the call.
             unsafe { raw.setBytes_length_atIndex(NonNull::from(bytes).cast(), bytes.len(), slot) };
         }
-        self.bound[slot] = bytes.len();
         Ok(())
     }
 
     fn set_threadgroup_memory(&mut self, slot: usize, length: usize) -> Result<()> {
         let kernel = self.pipeline.as_ref().map_or("", |pipeline| pipeline.name());
-        self.limits().check_threadgroup_slot(kernel, slot, length)?;
+        self.bindings.set_threadgroup_memory(&self.command_buffer.limits, kernel, slot, length)?;
         if let Some(raw) = &self.raw {
             // SAFETY: slot and length were checked.
             unsafe { raw.setThreadgroupMemoryLength_atIndex(length, slot) };
         }
-        self.threadgroup_memory[slot] = length;
         Ok(())
     }
 
@@ -232,6 +190,22 @@ impl ComputeEncoder for ObjcEncoder<'_> {
     fn barrier(&mut self) {
         if let (Some(raw), DispatchMode::Concurrent) = (&self.raw, self.mode) {
             raw.memoryBarrierWithScope(MTLBarrierScope::Buffers);
+        }
+    }
+
+    fn barrier_for(&mut self, buffers: &[&ObjcBuffer]) {
+        let mut resources: Vec<NonNull<ProtocolObject<dyn MTLResource>>> = buffers
+            .iter()
+            .map(|buffer| {
+                let resource: &ProtocolObject<dyn MTLResource> = ProtocolObject::from_ref(&*buffer.raw);
+                NonNull::from(resource)
+            })
+            .collect();
+        if let (Some(raw), DispatchMode::Concurrent, Some(first)) =
+            (&self.raw, self.mode, NonNull::new(resources.as_mut_ptr()).filter(|_| !buffers.is_empty()))
+        {
+            // SAFETY: `first` leads to as many resources, which the callers' buffers keep alive in the call.
+            unsafe { raw.memoryBarrierWithResources_count(first, buffers.len()) };
         }
     }
 }

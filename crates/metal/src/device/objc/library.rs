@@ -15,7 +15,8 @@ use objc2_metal::{
 
 use super::describe;
 use crate::device::{
-    CompileOptions, ConstantValue, Error, FunctionConstants, LanguageVersion, MathMode, Pipeline, Result,
+    CompileOptions, ConstantValue, Error, FunctionConstants, Interface, LanguageVersion, MathMode, Parameter,
+    ParameterSpace, Pipeline, Result,
 };
 
 /// Compiled MSL.
@@ -100,11 +101,13 @@ impl ObjcLibrary {
                 .filter_map(|binding| parameter(&binding));
             Ok(ObjcPipeline {
                 shared: Arc::new(Shared {
-                    name: name.to_owned(),
-                    max_threads: raw.maxTotalThreadsPerThreadgroup(),
+                    interface: Interface {
+                        name: name.to_owned(),
+                        parameters: parameters.collect(),
+                        max_threads: raw.maxTotalThreadsPerThreadgroup(),
+                        static_memory: raw.staticThreadgroupMemoryLength(),
+                    },
                     simd_width: raw.threadExecutionWidth(),
-                    static_memory: raw.staticThreadgroupMemoryLength(),
-                    parameters: parameters.collect(),
                     raw,
                 }),
             })
@@ -164,14 +167,6 @@ fn constant_values(constants: &FunctionConstants) -> Retained<MTLFunctionConstan
 }
 
 /// A parameter that a kernel reads through, as the compiler found it.
-pub(super) struct Parameter {
-    pub name: String,
-    pub slot: usize,
-    pub is_threadgroup: bool,
-    /// Bytes of the pointed-to type.
-    pub size: usize,
-}
-
 fn parameter(binding: &ProtocolObject<dyn MTLBinding>) -> Option<Parameter> {
     let kind = binding.r#type();
     let is_threadgroup = kind == MTLBindingType::ThreadgroupMemory;
@@ -184,7 +179,10 @@ fn parameter(binding: &ProtocolObject<dyn MTLBinding>) -> Option<Parameter> {
         // SAFETY: a binding of this type conforms to `MTLBufferBinding`, whose property this is.
         unsafe { msg_send![binding, bufferDataSize] }
     };
-    Some(Parameter { name: binding.name().to_string(), slot: binding.index(), is_threadgroup, size })
+    let space = if is_threadgroup { ParameterSpace::Threadgroup } else { ParameterSpace::Buffer };
+    let (name, slot) = (binding.name().to_string(), binding.index());
+    // Bindings are listed for what is used alone; their alignment is Metal's to check.
+    Some(Parameter { name, space, slot, is_optional: false, size, alignment: 1 })
 }
 
 /// One kernel with its function constants.
@@ -195,21 +193,17 @@ pub struct ObjcPipeline {
 
 pub(super) struct Shared {
     pub raw: Retained<ProtocolObject<dyn MTLComputePipelineState>>,
-    pub name: String,
-    pub parameters: Vec<Parameter>,
-    /// Bytes of threadgroup memory that the kernel declares itself.
-    pub static_memory: usize,
-    max_threads: usize,
+    pub interface: Interface,
     simd_width: usize,
 }
 
 impl Pipeline for ObjcPipeline {
     fn name(&self) -> &str {
-        &self.shared.name
+        &self.shared.interface.name
     }
 
     fn max_threads_per_threadgroup(&self) -> usize {
-        self.shared.max_threads
+        self.shared.interface.max_threads
     }
 
     fn simd_width(&self) -> usize {

@@ -8,32 +8,32 @@
 //! at a time; objc2 says so in the traits of its types, and nothing here widens them. Methods that return
 //! autoreleased objects are called inside a pool, since threads of Rust have none.
 
+mod buffer;
 mod encoder;
 mod library;
 mod queue;
 
 use std::ffi::c_void;
 use std::path::Path;
-use std::ptr::{self, NonNull};
-use std::sync::Arc;
+use std::ptr::NonNull;
 
 use objc2::available;
 use objc2::rc::{Retained, autoreleasepool};
 use objc2::runtime::{AnyObject, ProtocolObject};
 use objc2_foundation::{NSError, NSString, NSURL};
 use objc2_metal::{
-    MTLBuffer, MTLCaptureDescriptor, MTLCaptureDestination, MTLCaptureManager, MTLCommandQueue,
+    MTLCaptureDescriptor, MTLCaptureDestination, MTLCaptureManager, MTLCommandQueue,
     MTLCreateSystemDefaultDevice, MTLDevice, MTLGPUFamily, MTLResidencySet, MTLResidencySetDescriptor,
-    MTLResource, MTLResourceOptions,
 };
 
+pub use buffer::ObjcBuffer;
 pub use encoder::{ObjcCommandBuffer, ObjcEncoder};
 pub use library::{ObjcLibrary, ObjcPipeline};
-pub use queue::{ObjcQueue, ObjcSubmission};
+pub use queue::ObjcQueue;
 
-use super::{
-    Buffer, Capabilities, CompileOptions, Device, Error, FunctionConstants, Limits, Result, Size, checks,
-};
+use buffer::SHARED;
+
+use super::{Capabilities, CompileOptions, Device, Error, FunctionConstants, Limits, Result, Size};
 
 // `MTLCreateSystemDefaultDevice` finds no device in a program that does not link CoreGraphics.
 #[link(name = "CoreGraphics", kind = "framework")]
@@ -87,22 +87,7 @@ impl ObjcDevice {
         let name = raw.name().to_string();
         Ok(Self { raw, name, limits, capabilities })
     }
-
-    fn wrap(
-        &self,
-        label: &str,
-        length: usize,
-        raw: Option<Retained<ProtocolObject<dyn MTLBuffer>>>,
-    ) -> Result<ObjcBuffer> {
-        let raw =
-            raw.ok_or_else(|| Error::Device(format!("buffer '{label}': no memory for {length} bytes")))?;
-        raw.setLabel(Some(&NSString::from_str(label)));
-        Ok(ObjcBuffer { contents: raw.contents().cast(), raw, label: label.into(), length })
-    }
 }
-
-/// Host and GPU see the same memory; Metal orders the commands that touch it.
-const SHARED: MTLResourceOptions = MTLResourceOptions::StorageModeShared;
 
 impl Device for ObjcDevice {
     type Buffer = ObjcBuffer;
@@ -124,7 +109,7 @@ impl Device for ObjcDevice {
 
     fn new_buffer(&self, label: &str, length: usize) -> Result<ObjcBuffer> {
         self.limits.check_buffer_length(label, length)?;
-        self.wrap(label, length, self.raw.newBufferWithLength_options(length, SHARED))
+        ObjcBuffer::new(label, length, self.raw.newBufferWithLength_options(length, SHARED))
     }
 
     unsafe fn new_buffer_no_copy(
@@ -144,7 +129,7 @@ impl Device for ObjcDevice {
                 None,
             )
         };
-        self.wrap(label, length, raw)
+        ObjcBuffer::new(label, length, raw)
     }
 
     fn new_library(&self, label: &str, source: &str, options: &CompileOptions) -> Result<ObjcLibrary> {
@@ -220,53 +205,4 @@ impl Device for ObjcDevice {
 /// What an error of Apple's frameworks says, with where it comes from.
 fn describe(error: &NSError) -> String {
     format!("{} ({} {})", error.localizedDescription(), error.domain(), error.code())
-}
-
-/// Memory that host and GPU share.
-#[derive(Clone)]
-pub struct ObjcBuffer {
-    raw: Retained<ProtocolObject<dyn MTLBuffer>>,
-    label: Arc<str>,
-    contents: NonNull<u8>,
-    length: usize,
-}
-
-// SAFETY: the object is one of Metal's resources, which Apple documents as usable from every thread, and the address
-// is that of its memory, plain bytes. Who may touch them when is the contract of `Buffer::contents`.
-unsafe impl Send for ObjcBuffer {}
-// SAFETY: as above.
-unsafe impl Sync for ObjcBuffer {}
-
-impl ObjcBuffer {
-    fn check_range(&self, offset: usize, length: usize) -> Result<()> {
-        checks::buffer_range(&self.label, self.length, offset, length)
-    }
-}
-
-impl Buffer for ObjcBuffer {
-    fn length(&self) -> usize {
-        self.length
-    }
-
-    fn label(&self) -> &str {
-        &self.label
-    }
-
-    fn contents(&self) -> NonNull<u8> {
-        self.contents
-    }
-
-    fn read(&self, offset: usize, out: &mut [u8]) -> Result<()> {
-        self.check_range(offset, out.len())?;
-        // SAFETY: the range was checked, and `out` is memory of its own.
-        unsafe { ptr::copy_nonoverlapping(self.contents.as_ptr().add(offset), out.as_mut_ptr(), out.len()) };
-        Ok(())
-    }
-
-    fn write(&self, offset: usize, data: &[u8]) -> Result<()> {
-        self.check_range(offset, data.len())?;
-        // SAFETY: the range was checked, and `data` is memory of its own.
-        unsafe { ptr::copy_nonoverlapping(data.as_ptr(), self.contents.as_ptr().add(offset), data.len()) };
-        Ok(())
-    }
 }

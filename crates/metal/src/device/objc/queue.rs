@@ -1,7 +1,6 @@
 //! Queues, and waiting for what was committed to them.
 
 use std::ptr::NonNull;
-use std::time::Duration;
 
 use block2::RcBlock;
 use objc2::rc::{Retained, autoreleasepool};
@@ -12,7 +11,7 @@ use objc2_metal::{MTLCommandBuffer, MTLCommandBufferStatus, MTLCommandQueue, MTL
 use super::encoder::ObjcCommandBuffer;
 use super::library::ObjcPipeline;
 use super::{ObjcBuffer, describe};
-use crate::device::{Error, GpuInterval, Limits, Progress, Queue, Result, Status, Submission};
+use crate::device::{Error, GpuInterval, Limits, Progress, Queue, Result};
 
 /// A queue of command buffers.
 pub struct ObjcQueue {
@@ -43,53 +42,31 @@ impl Queue for ObjcQueue {
     }
 }
 
-/// Work on its way. A clone is another handle on the same work.
-#[derive(Clone)]
-pub struct ObjcSubmission(Progress);
-
-impl ObjcSubmission {
-    /// Commits the command buffer. Metal tells of its progress on a thread of its own.
-    pub(super) fn commit(raw: &ProtocolObject<dyn MTLCommandBuffer>, progress: Progress) -> Self {
-        let scheduled = progress.clone();
-        let scheduled =
-            RcBlock::new(move |_: NonNull<ProtocolObject<dyn MTLCommandBuffer>>| scheduled.start());
-        let completed = progress.clone();
-        let completed = RcBlock::new(move |raw: NonNull<ProtocolObject<dyn MTLCommandBuffer>>| {
-            // SAFETY: Metal hands its handlers the command buffer, alive for the call.
-            let raw = unsafe { raw.as_ref() };
-            let result = if raw.status() == MTLCommandBufferStatus::Completed {
-                Ok(GpuInterval { start: raw.GPUStartTime(), end: raw.GPUEndTime() })
-            } else {
-                let reason = match raw.error() {
-                    Some(error) => describe(&error),
-                    None => format!("ended with status {}", raw.status().0),
-                };
-                // Metal names no kernel: it is one of the last dispatches.
-                Err(completed.execution_error("", reason))
+/// Commits the command buffer. Metal tells of its progress on a thread of its own.
+pub(super) fn commit(raw: &ProtocolObject<dyn MTLCommandBuffer>, progress: &Progress) {
+    let scheduled = progress.clone();
+    let scheduled = RcBlock::new(move |_: NonNull<ProtocolObject<dyn MTLCommandBuffer>>| scheduled.start());
+    let completed = progress.clone();
+    let completed = RcBlock::new(move |raw: NonNull<ProtocolObject<dyn MTLCommandBuffer>>| {
+        // SAFETY: Metal hands its handlers the command buffer, alive for the call.
+        let raw = unsafe { raw.as_ref() };
+        let result = if raw.status() == MTLCommandBufferStatus::Completed {
+            Ok(GpuInterval { start: raw.GPUStartTime(), end: raw.GPUEndTime() })
+        } else {
+            let reason = match raw.error() {
+                Some(error) => describe(&error),
+                None => format!("ended with status {}", raw.status().0),
             };
-            completed.finish(result);
-        });
-        // SAFETY: both are blocks of the right signature, which Metal copies. They own all they use, and that may
-        // be used from Metal's threads.
-        unsafe {
-            raw.addScheduledHandler(RcBlock::as_ptr(&scheduled));
-            raw.addCompletedHandler(RcBlock::as_ptr(&completed));
-        }
-        raw.commit();
-        Self(progress)
+            // Metal names no kernel: it is one of the last dispatches.
+            Err(completed.execution_error("", reason))
+        };
+        completed.finish(result);
+    });
+    // SAFETY: both are blocks of the right signature, which Metal copies. They own all they use, and that may
+    // be used from Metal's threads.
+    unsafe {
+        raw.addScheduledHandler(RcBlock::as_ptr(&scheduled));
+        raw.addCompletedHandler(RcBlock::as_ptr(&completed));
     }
-}
-
-impl Submission for ObjcSubmission {
-    fn label(&self) -> &str {
-        self.0.label()
-    }
-
-    fn status(&self) -> Status {
-        self.0.status()
-    }
-
-    fn wait(&self, timeout: Duration) -> Result<GpuInterval> {
-        self.0.wait(timeout)
-    }
+    raw.commit();
 }

@@ -1,0 +1,1 @@
+[[ ]] ( ] ) [ } { > < >> << ]] [[ :: [[buffer]] ]] kernel ) void ( kernel { kernel void k( } ; template < > > kernel void [[

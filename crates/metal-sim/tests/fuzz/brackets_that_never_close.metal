@@ -1,0 +1,1 @@
+kernel void k(device float* a [[buffer(0)]]) { if (a[0] > (((((( { [ < 

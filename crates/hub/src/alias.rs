@@ -33,7 +33,7 @@ pub const ALIASES: &[Alias] = &[
     },
     Alias {
         name: "gemma3-270m",
-        description: "Gemma 3 270M, Q4_K_M: sliding-window attention, large vocabulary",
+        description: "Gemma 3 270M, Q4_K_M: a base model, no chat; sliding-window attention, large vocabulary",
         file: "gemma-3-270m-q4_k_m.gguf",
         size: 253_113_024,
         sha256: "a5fd3b62230aa5ec60212297dc9d20eaa70578ac519e00d93a17e44c087a6818",

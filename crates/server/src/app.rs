@@ -104,7 +104,7 @@ impl App {
     }
 
     fn model(&self) -> std::result::Result<&Model, ApiError> {
-        self.loaded().ok_or_else(|| ApiError::unavailable("model_loading", "the model is being loaded", 5))
+        self.loaded().ok_or_else(|| ApiError::unavailable("model_loading", "the model is being loaded", 1))
     }
 
     /// The model for something new.

@@ -237,7 +237,7 @@ fn median(sorted: &[f64]) -> f64 {
 
 /// Of the Markdown table.
 const HEAD: &str = "\
-| model | device | threads | test | tokens/s | min | max | GB/s read | of memory's |
+| model | device | threads | test | tokens/s | min | max | GB/s read | of memory speed |
 |---|---|---:|---|---:|---:|---:|---:|---:|
 ";
 

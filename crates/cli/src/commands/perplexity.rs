@@ -63,7 +63,8 @@ pub fn run(args: &PerplexityArgs, output: &Output) -> Result<()> {
         engine::Error::TextTooShort { tokens, chunk } => Error::Content {
             path: if args.file.as_os_str() == "-" { "stdin".into() } else { args.file.clone() },
             message: format!(
-                "the text is too short to score: expected at least {chunk} tokens (--chunk), found {tokens}"
+                "the text is too short to score: expected at least {chunk} tokens, found {tokens}; \
+                 a smaller --chunk takes shorter texts"
             ),
         },
         error => error.into(),

@@ -100,11 +100,12 @@ pub fn run(args: &RunArgs, output: &Output) -> Result<()> {
         predicted_ms: milliseconds(answer.predicted_time),
     };
     output.note(timings.summary());
-    if !args.json
-        && answer.reason == FinishReason::Length
-        && args.sampling.max_tokens.is_none_or(|most| answer.tokens.len() < most)
-    {
-        output.warning(format_args!("the answer ends where the context of {context} tokens does"));
+    if answer.reason == FinishReason::Length {
+        match args.sampling.max_tokens {
+            Some(most) if answer.tokens.len() >= most => output.note(format_args!("stopped by -n {most}")),
+            _ if args.json => {}
+            _ => output.warning(format_args!("the answer ends where the context of {context} tokens does")),
+        }
     }
     if args.json {
         let wanted = |token: &Token| args.logprobs.map(|_| TokenEntry::new(tokenizer, token));
@@ -165,15 +166,25 @@ fn words(args: &RunArgs) -> Result<Words<'_>> {
     Ok(Words { model, prompt: (!prompt.is_empty()).then(|| prompt.join(" ")) })
 }
 
-/// Where several words begin with one that is no model, the first may be a word of the prompt.
+/// A word that is taken for a model and is none may be meant for the prompt, unless it looks like a path.
 fn known_model(args: &RunArgs, words: &Words<'_>) -> Result<()> {
-    if args.model.is_some() || args.rest.is_empty() {
+    let Some(first) = args.first.as_deref().filter(|first| args.model.is_none() && *first == words.model)
+    else {
         return Ok(());
-    }
-    match Spec::parse(words.model) {
+    };
+    match Spec::parse(first) {
+        Err(error @ hub::Error::Unknown { .. }) if first.contains('/') || first.ends_with(".gguf") => {
+            Err(Error::Hub(error))
+        }
         Err(error @ hub::Error::Unknown { .. }) => {
-            let hint = format!("if '{}' begins the prompt, put the prompt in quotes", words.model);
-            Err(Error::Hub(error).with_hint(hint))
+            Err(Error::Hub(error).with_hint(if args.rest.is_empty() {
+                format!(
+                    "if '{first}' is the prompt, name the model, too: smelt run -m {} '{first}'",
+                    hub::DEFAULT_ALIAS
+                )
+            } else {
+                format!("if '{first}' begins the prompt, put the prompt in quotes")
+            }))
         }
         // What else is wrong with it is told when it is fetched or loaded.
         _ => Ok(()),

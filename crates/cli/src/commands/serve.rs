@@ -6,6 +6,7 @@ use crate::output::Output;
 use crate::{input, interrupt, load};
 use engine::{BatchOptions, DEFAULT_CONTEXT, DType, LoadOptions};
 use gguf::File;
+use hub::Spec;
 use server::{LogFormat, Model, ModelOptions, Server, ServerOptions, init_logs};
 use std::net::SocketAddr;
 use std::path::Path;
@@ -20,6 +21,11 @@ pub fn run(args: &ServeArgs, output: &Output) -> Result<()> {
     let template = args.template.as_deref().map(input::file).transpose()?;
     let batch = batch_options(&args.batching);
     batch.validate()?;
+    // What is wrong with the model, as far as that needs no download, is told without a server's log.
+    Spec::parse(&args.model)?;
+    if Path::new(&args.model).is_file() {
+        File::open(Path::new(&args.model))?;
+    }
     // Before the model: whoever starts it learns at once that the port is taken, and probes that it is loading.
     let server = Server::bind(listen_options(&args.listen))?;
     let path = load::resolve(&args.model, output)?;

@@ -35,7 +35,7 @@ fn a_text_shorter_than_a_chunk_is_refused() {
     let message = dir.smelt_with(&["perplexity", "m.gguf", "-f", "-"], "short").fails(1);
     assert_eq!(
         message,
-        "error: stdin: the text is too short to score: expected at least 512 tokens (--chunk), found 5\n"
+        "error: stdin: the text is too short to score: expected at least 512 tokens, found 5; a smaller --chunk takes shorter texts\n"
     );
 }
 

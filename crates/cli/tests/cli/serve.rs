@@ -20,9 +20,12 @@ fn what_makes_no_sense_is_refused() {
         assert_eq!(outcome.code, Some(2), "{outcome:#?}");
         assert!(outcome.stderr.contains(words), "{words}: {}", outcome.stderr);
     }
-    let outcome = dir.smelt(&["serve", "not-there.gguf", "--port", "0"]);
-    assert_eq!(outcome.code, Some(1), "{outcome:#?}");
-    assert!(outcome.stderr.contains("not-there.gguf"), "{}", outcome.stderr);
+    // Without a line of the log: the server does not begin.
+    dir.file("text.gguf", "# no model");
+    let message = dir.smelt(&["serve", "not-there.gguf", "--port", "0"]).fails(1);
+    assert!(message.starts_with("error: no model called `not-there.gguf`"), "{message}");
+    let message = dir.smelt(&["serve", "text.gguf", "--port", "0"]).fails(1);
+    assert!(message.starts_with("error: text.gguf: not a GGUF file"), "{message}");
 }
 
 #[cfg(unix)]

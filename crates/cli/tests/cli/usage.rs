@@ -81,6 +81,14 @@ fn a_prompt_needs_no_quotes_after_the_model() {
     let message = dir.smelt(&["run", "Why", "is", "it?"]).fails(1);
     assert!(message.starts_with("error: no model called `Why`"), "{message}");
     assert!(message.ends_with("; if 'Why' begins the prompt, put the prompt in quotes\n"), "{message}");
+    // With a file, one word is a model; a prompt of one word is not told apart from a slip.
+    dir.file("q.txt", "Why?");
+    let message = dir.smelt(&["run", "Sum:", "-f", "q.txt"]).fails(1);
+    assert!(message.ends_with("name the model, too: smelt run -m smollm2 'Sum:'\n"), "{message}");
+    for path in ["none/m", "m2.gguf"] {
+        let message = dir.smelt(&["run", path, "Why", "is"]).fails(1);
+        assert!(message.ends_with("hf:OWNER/REPO[:QUANT]\n"), "{message}");
+    }
 }
 
 #[test]

@@ -148,6 +148,8 @@ fn answers_to_one_prompt_share_it_and_are_those_of_the_seeds_after_the_first() {
         assert_eq!(*tokens, alone(&mut single, &prompt(1, 70), sampled(5 + choice as u64, 12)));
     }
     assert_eq!(answer.reasons.len(), 3);
+    // The last tokens are sent before they are counted.
+    wait_for(&engine, "an idle engine", |stats| stats.slots.is_empty());
     let stats = engine.stats();
     assert_eq!((stats.prompt_tokens, stats.generated_tokens), (70, 36));
 }

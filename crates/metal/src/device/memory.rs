@@ -79,7 +79,7 @@ mod tests {
 
     #[test]
     fn accesses_stay_inside() {
-        let mut bytes = [1, 2, 3, 4];
+        let mut bytes = [1u8, 2, 3, 4];
         // SAFETY: the array outlives the memory.
         let memory = unsafe { HostMemory::new("four", NonNull::from(&mut bytes).cast(), 4) };
         memory.write(1, &[7, 8]).unwrap();

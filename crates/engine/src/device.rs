@@ -131,7 +131,8 @@ fn first_of<const N: usize>(devices: [SetUp; N], notices: &mut Vec<String>) -> V
 #[cfg(target_os = "macos")]
 fn metal() -> Result<Box<dyn Backend>, Failure> {
     let gpu = metal::device::objc::ObjcDevice::system_default();
-    start(Device::Metal, gpu.map_err(|error| Failure::absent(Device::Metal, error))?, metal::TIMEOUT)
+    let gpu = gpu.map_err(|error| Failure::absent(Device::Metal, error))?;
+    start(Device::Metal, gpu, metal::TIMEOUT, metal::library::EMBEDDED)
 }
 
 /// Other systems have no Metal.
@@ -165,18 +166,20 @@ fn cuda() -> Result<Box<dyn Backend>, Failure> {
 /// The backend of a simulated GPU.
 fn metal_sim() -> Result<Box<dyn Backend>, Failure> {
     let device = SimDevice::from_environment();
-    start(Device::MetalSim, device.map_err(|error| Failure::of(Device::MetalSim, error))?, SIMULATION_TIMEOUT)
+    let device = device.map_err(|error| Failure::of(Device::MetalSim, error))?;
+    start(Device::MetalSim, device, SIMULATION_TIMEOUT, &[])
 }
 
 fn start(
     device: Device,
     gpu: impl metal::device::Device,
     timeout: Duration,
+    compiled: metal::library::Compiled,
 ) -> Result<Box<dyn Backend>, Failure> {
     let failed = |error: metal::Error| Failure::of(device, error);
     let switches = metal::Switches::from_environment().map_err(failed)?;
     let options = metal::MetalOptions { name: device.name(), timeout, switches };
-    Ok(Box::new(metal::MetalBackend::new(gpu, options).map_err(failed)?))
+    Ok(Box::new(metal::MetalBackend::with_embedded(gpu, options, compiled).map_err(failed)?))
 }
 
 /// Name, family and cores of a GPU.

@@ -5,7 +5,7 @@ use crate::capability;
 use crate::device::{Buffer, Device, MathMode};
 use crate::error::backend_error;
 use crate::fusion::{Fusion, Held};
-use crate::library::Sources;
+use crate::library::{Compiled, LIBRARIES, Sources};
 use crate::ops::{self, Kernels};
 use crate::pass::{Pass, invariant};
 use crate::pipelines::{Loader, PipelineId, Pipelines};
@@ -82,12 +82,25 @@ impl<D: Device> MetalBackend<D> {
     /// # Errors
     /// [`Error::Device`] with the compiler's text or the name of the kernel that is missing.
     pub fn new(device: D, options: MetalOptions) -> Result<MetalBackend<D>, Error> {
+        MetalBackend::with_embedded(device, options, &[])
+    }
+
+    /// The same with libraries that were compiled ahead of time for devices of this kind, as
+    /// [`EMBEDDED`](crate::library::EMBEDDED) for Apple's.
+    ///
+    /// # Errors
+    /// As for [`MetalBackend::new`].
+    pub fn with_embedded(
+        device: D,
+        options: MetalOptions,
+        embedded: Compiled,
+    ) -> Result<MetalBackend<D>, Error> {
         let switches = options.switches;
         let math = if switches.strict { MathMode::Safe } else { MathMode::Fast };
         let prebuilt = switches.library.as_deref().map(|path| prebuilt(&device, path)).transpose()?;
-        let sources = Sources::new(&switches, &[ops::LIBRARIES, &[warmup::LIBRARY]].concat())?;
-        let mut loader = Loader::new(&device, math, sources, prebuilt);
-        loader.compile(ops::LIBRARIES)?;
+        let sources = Sources::new(&switches, LIBRARIES)?;
+        let mut loader = Loader::new(&device, math, sources, prebuilt).with_embedded(embedded);
+        loader.compile(LIBRARIES)?;
         let kernels = Kernels::load(&mut loader)?;
         let warm_up = warmup::load(&mut loader)?;
         let pipelines = loader.finish();

@@ -18,6 +18,7 @@ mod backend;
 mod capability;
 pub mod device;
 mod error;
+mod families;
 pub mod fusion;
 pub mod library;
 pub mod ops;

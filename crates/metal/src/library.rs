@@ -1,44 +1,16 @@
-//! The shader sources: which files make a library, and the one text that a device compiles.
+//! Where the texts of kernels are taken from.
 
+pub use crate::families::{LIBRARIES, Library, Sources};
 use crate::{Error, Switches};
 use std::collections::HashMap;
-use std::fmt::Write as _;
 use std::path::Path;
 
-/// A family of kernels: files that are compiled together. Metal's run-time compiler includes no files, so they are
-/// joined here, behind the layouts of quantised blocks and the constants that host and shader share.
-#[derive(Clone, Copy, Debug)]
-pub struct Library {
-    /// The family's name, as in `norm`; also the Rust module beside the kernels.
-    pub name: &'static str,
-    /// Name and text of each file, headers first.
-    pub files: &'static [(&'static str, &'static str)],
-    /// What the host's geometry and the kernels must agree on: `#define`d in front of the files.
-    pub constants: &'static [(&'static str, usize)],
-}
+/// Libraries that were compiled ahead of time: name and bytes.
+pub type Compiled = &'static [(&'static str, &'static [u8])];
 
-impl Library {
-    /// The text that is compiled. Diagnostics name the files and lines that a person can open.
-    pub fn source(&self, sources: &Sources) -> String {
-        let mut text =
-            String::from("#include <metal_stdlib>\nusing namespace metal;\n#line 1 \"quant_blocks.h\"\n");
-        text.push_str(&quant::c_header().replace("#pragma once\n", "\n"));
-        for (name, value) in self.constants {
-            // Writing to a `String` cannot fail.
-            let _ = writeln!(text, "#define {name} {value}");
-        }
-        for (name, file) in self.files {
-            let _ = writeln!(text, "#line 1 \"{name}\"");
-            text.push_str(sources.0.get(*name).map_or(*file, String::as_str));
-            text.push('\n');
-        }
-        text
-    }
-}
-
-/// Where the texts of kernel files come from: out of this program, but for those that a folder has other texts for.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Sources(HashMap<String, String>);
+/// What the build script compiled for Apple's GPUs, with fast arithmetic: every library, or none where Xcode's tools were
+/// not at hand.
+pub const EMBEDDED: Compiled = include!(concat!(env!("OUT_DIR"), "/embedded.rs"));
 
 impl Sources {
     /// What the switches ask for: with `SMELT_METAL_SOURCES`, the files of that folder.

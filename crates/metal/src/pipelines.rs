@@ -1,7 +1,7 @@
 //! The registry of kernels: every pipeline that the backend can launch, made when it starts.
 
 use crate::device::{Capabilities, CompileOptions, Device, FunctionConstants, MathMode, Pipeline, Result};
-use crate::library::{Library, Sources};
+use crate::library::{Compiled, Library, Sources};
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -45,6 +45,7 @@ pub struct Loader<'d, D: Device> {
     math: MathMode,
     sources: Sources,
     prebuilt: Option<Arc<D::Library>>,
+    embedded: Compiled,
     /// What [`Loader::compile`] compiled, by name.
     compiled: HashMap<&'static str, Arc<D::Library>>,
     pipelines: Vec<D::Pipeline>,
@@ -60,7 +61,25 @@ impl<'d, D: Device> Loader<'d, D> {
         prebuilt: Option<D::Library>,
     ) -> Loader<'d, D> {
         let prebuilt = prebuilt.map(Arc::new);
-        Loader { device, math, sources, prebuilt, compiled: HashMap::new(), pipelines: Vec::new() }
+        Loader {
+            device,
+            math,
+            sources,
+            prebuilt,
+            embedded: &[],
+            compiled: HashMap::new(),
+            pipelines: Vec::new(),
+        }
+    }
+
+    /// Takes libraries that were compiled ahead of time, with fast arithmetic and from the sources in this program. Where
+    /// that is not what is wanted, or the device refuses one, its source is compiled.
+    #[must_use]
+    pub fn with_embedded(mut self, embedded: Compiled) -> Loader<'d, D> {
+        if self.math == MathMode::Fast && self.sources == Sources::default() {
+            self.embedded = embedded;
+        }
+        self
     }
 
     /// Compiles libraries that will be asked for, on all processors at once.
@@ -72,10 +91,16 @@ impl<'d, D: Device> Loader<'d, D> {
             return Ok(());
         }
         let (device, math, sources, next) = (self.device, self.math, &self.sources, AtomicUsize::new(0));
+        let embedded = |library: &Library| {
+            let (_, data) = self.embedded.iter().find(|(name, _)| *name == library.name)?;
+            // A library for a later system is refused; its source may do all the same.
+            device.new_library_with_data(library.name, data).ok()
+        };
         let work = || {
             let mut done = Vec::new();
             while let Some(library) = libraries.get(next.fetch_add(1, Ordering::Relaxed)) {
-                done.push((library.name, compile(device, library, sources, math)));
+                let result = embedded(library).map_or_else(|| compile(device, library, sources, math), Ok);
+                done.push((library.name, result));
             }
             done
         };

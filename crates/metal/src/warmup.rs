@@ -1,22 +1,12 @@
 //! The first touch of mapped weights (`kernels/warmup.metal`), at load instead of at the first token.
 
 use crate::device::{Buffer, CommandBuffer, ComputeEncoder, Device, DispatchMode, Queue, Result, Size};
-use crate::library::Library;
+use crate::families::warmup::{LIBRARY, STRIDE};
 use crate::pipelines::{Loader, PipelineId, Pipelines};
 use crate::recorder::SubmissionOf;
 
-/// Bytes between reads: the page of an Apple GPU.
-const STRIDE: usize = 16 << 10;
-
 /// Threads of a threadgroup.
 const WIDTH: usize = 256;
-
-/// Beside those of the operations.
-pub(crate) const LIBRARY: Library = Library {
-    name: "warmup",
-    files: &[("warmup.metal", include_str!("../kernels/warmup.metal"))],
-    constants: &[("WARMUP_STRIDE", STRIDE)],
-};
 
 /// The kernel.
 pub(crate) fn load<D: Device>(loader: &mut Loader<'_, D>) -> Result<PipelineId> {

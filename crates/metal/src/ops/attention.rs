@@ -1,14 +1,14 @@
 //! Attention over the paged cache (`kernels/attention_decode.metal`, `kernels/attention_prefill.metal`): the choice of the
 //! tier and its geometry.
 
-use super::args::{int, kernel_args, require};
-use super::cache::{ByCache, CACHE, Cache};
-use super::elementwise::ACTIVATIONS;
-use super::formats::{COMMON, FORMATS};
+use super::cache::{ByCache, Cache};
+use super::checks::{int, require};
 use super::inputs::{host_values, index};
 use super::matmul::nothing;
 use crate::device::{Device, Result, Size};
-use crate::library::Library;
+use crate::families::attention::{
+    AttentionArgs, CLASSIC_MOST_DIM, DECODE, FLASH_SIMDGROUPS, PREFILL, PREFILL_SIMDGROUPS,
+};
 use crate::pass::{Pass, equal};
 use crate::pipelines::{LibraryLoader, Loader, PipelineId};
 use crate::tensor::{Slice, Tensor};
@@ -17,80 +17,14 @@ use graph::{BackendError, DType, Shape};
 
 /// Head dims that the one-pass kernels are made for.
 const FLASH_DIMS: [usize; 6] = [64, 80, 96, 128, 192, 256];
-/// The widest head of the tier that is always valid.
-const CLASSIC_MOST_DIM: usize = 512;
-/// SIMD-groups of a threadgroup of the one-pass kernel, each with eight keys at a time.
-const FLASH_SIMDGROUPS: usize = 4;
 /// Fewer keys than this are not worth a threadgroup of their own.
 const KEYS_PER_SPLIT: usize = 128;
 /// Most threadgroups that the keys of a query head are spread over.
 const MOST_SPLITS: usize = 16;
 /// Threadgroups that keep a GPU busy: beyond, splits only cost their joining.
 const ENOUGH_THREADGROUPS: usize = 512;
-/// SIMD-groups of a threadgroup of the tiled kernel.
-const PREFILL_SIMDGROUPS: usize = 4;
 /// From so many queries a sequence on, on average, tiles are used: half a tile.
 const PREFILL_LEAST_QUERIES: usize = 8;
-
-const CONSTANTS: [(&str, usize); 6] = [
-    ACTIVATIONS[0],
-    ACTIVATIONS[1],
-    ACTIVATIONS[2],
-    ("CLASSIC_MOST_DIM", CLASSIC_MOST_DIM),
-    ("FLASH_SIMDGROUPS", FLASH_SIMDGROUPS),
-    ("PREFILL_SIMDGROUPS", PREFILL_SIMDGROUPS),
-];
-
-const ATTENTION: (&str, &str) = ("attention.h", include_str!("../../kernels/attention.h"));
-
-pub(super) const DECODE: Library = Library {
-    name: "attention_decode",
-    files: &[
-        ("attention_args.h", AttentionArgs::MSL),
-        COMMON,
-        FORMATS,
-        CACHE,
-        ATTENTION,
-        ("attention_decode.metal", include_str!("../../kernels/attention_decode.metal")),
-    ],
-    constants: &CONSTANTS,
-};
-
-pub(super) const PREFILL: Library = Library {
-    name: "attention_prefill",
-    files: &[
-        ("attention_args.h", AttentionArgs::MSL),
-        COMMON,
-        FORMATS,
-        CACHE,
-        ATTENTION,
-        ("attention_prefill.metal", include_str!("../../kernels/attention_prefill.metal")),
-    ],
-    constants: &CONSTANTS,
-};
-
-kernel_args! {
-    struct AttentionArgs {
-        key_row_bytes: u64,
-        value_row_bytes: u64,
-        heads: i32,
-        kv_heads: i32,
-        head_dim: i32,
-        value_dim: i32,
-        sequences: i32,
-        max_pages: i32,
-        page_len: i32,
-        /// The logarithm of the page length, or -1.
-        page_shift: i32,
-        cache_rows: i32,
-        window: i32,
-        splits: i32,
-        has_sinks: i32,
-        scale: f32,
-        /// 0 for none.
-        soft_cap: f32,
-    }
-}
 
 /// The pipelines of the family.
 pub(crate) struct Kernels {

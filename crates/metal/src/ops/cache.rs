@@ -1,13 +1,10 @@
 //! Writing to the KV cache (`kernels/cache.metal`).
 
-use super::args::{int, kernel_args, require};
-use super::elementwise::ACTIVATIONS;
-use super::formats::{COMMON, FORMATS};
+use super::checks::{int, require};
 use super::inputs::{check_indices, check_operand};
 use super::matmul::nothing;
-use super::rope::ROPE;
 use crate::device::{Device, Result, Size};
-use crate::library::Library;
+use crate::families::cache::{KvStoreArgs, LIBRARY, QkvArgs};
 use crate::pass::{Pass, equal, invariant};
 use crate::pipelines::{LibraryLoader, Loader, PipelineId};
 use crate::tensor::{Tensor, Weight};
@@ -15,58 +12,10 @@ use graph::ops::{Rope, RopeStyle};
 use graph::{BackendError, DType, Operand, StatePart};
 use quant::Format;
 
-/// The element types of the cache.
-pub(super) const CACHE: (&str, &str) = ("cache.h", include_str!("../../kernels/cache.h"));
-
-pub(super) const LIBRARY: Library = Library {
-    name: "cache",
-    files: &[
-        ("kv_store_args.h", KvStoreArgs::MSL),
-        ("qkv_args.h", QkvArgs::MSL),
-        COMMON,
-        FORMATS,
-        ROPE,
-        CACHE,
-        ("cache.metal", include_str!("../../kernels/cache.metal")),
-    ],
-    constants: &ACTIVATIONS,
-};
-
 /// Heads of a threadgroup of the fused kernel, a SIMD-group each.
 const QKV_HEADS: usize = 4;
 /// Elements of eight threads, a block of the packed type.
 const RUN: usize = 32;
-
-kernel_args! {
-    struct KvStoreArgs {
-        key_row_bytes: u64,
-        value_row_bytes: u64,
-        key_cols: i32,
-        value_cols: i32,
-        cache_rows: i32,
-        reserved: i32,
-    }
-}
-
-kernel_args! {
-    struct QkvArgs {
-        key_row_bytes: u64,
-        value_row_bytes: u64,
-        query_heads: i32,
-        kv_heads: i32,
-        head_dim: i32,
-        value_dim: i32,
-        cache_rows: i32,
-        /// Floats of a SIMD-group's threadgroup memory.
-        scratch_floats: i32,
-        pairs: i32,
-        interleaved: i32,
-        magnitude: f32,
-        epsilon: f32,
-        has_norm: i32,
-        has_bias: i32,
-    }
-}
 
 /// A kernel for every type of cache that it is made for.
 pub(super) struct ByCache(Vec<(DType, PipelineId)>);

@@ -1,9 +1,12 @@
 //! Element-by-element operations (`kernels/elementwise.metal`).
 
-use super::args::{kernel_args, require};
-use super::formats::COMMON;
+use super::checks::require;
 use crate::device::{ConstantValue, Device, FunctionConstants, Result, Size};
-use crate::library::Library;
+use crate::families::elementwise::{
+    BINARY_ADD, BINARY_GATED, BINARY_MUL, ElementwiseArgs, LIBRARY, UNARY_ACTIVATION, UNARY_SCALE,
+    UNARY_SOFT_CAP,
+};
+use crate::families::{ACTIVATION_GELU, ACTIVATION_SIGMOID, ACTIVATION_SILU};
 use crate::pass::{Pass, equal};
 use crate::pipelines::{Loader, PipelineId};
 use crate::tensor::Tensor;
@@ -13,60 +16,16 @@ use graph::ops::Activation;
 /// The number of an activation in the shaders; 0 is none.
 pub(super) const fn activation_number(activation: Activation) -> i32 {
     match activation {
-        Activation::Silu => 1,
-        Activation::Gelu => 2,
-        Activation::Sigmoid => 3,
+        Activation::Silu => ACTIVATION_SILU,
+        Activation::Gelu => ACTIVATION_GELU,
+        Activation::Sigmoid => ACTIVATION_SIGMOID,
     }
 }
-
-/// The numbers of activations, for `common.h`.
-pub(super) const ACTIVATIONS: [(&str, usize); 3] = [
-    ("ACTIVATION_SILU", activation_number(Activation::Silu) as usize),
-    ("ACTIVATION_GELU", activation_number(Activation::Gelu) as usize),
-    ("ACTIVATION_SIGMOID", activation_number(Activation::Sigmoid) as usize),
-];
-
-const UNARY_SCALE: i32 = 0;
-const UNARY_ACTIVATION: i32 = 1;
-const UNARY_SOFT_CAP: i32 = 2;
-const BINARY_ADD: i32 = 0;
-const BINARY_MUL: i32 = 1;
-const BINARY_GATED: i32 = 2;
-
-pub(super) const LIBRARY: Library = Library {
-    name: "elementwise",
-    files: &[
-        ("elementwise_args.h", ElementwiseArgs::MSL),
-        COMMON,
-        ("elementwise.metal", include_str!("../../kernels/elementwise.metal")),
-    ],
-    constants: &[
-        ACTIVATIONS[0],
-        ACTIVATIONS[1],
-        ACTIVATIONS[2],
-        ("UNARY_SCALE", UNARY_SCALE as usize),
-        ("UNARY_ACTIVATION", UNARY_ACTIVATION as usize),
-        ("UNARY_SOFT_CAP", UNARY_SOFT_CAP as usize),
-        ("BINARY_ADD", BINARY_ADD as usize),
-        ("BINARY_MUL", BINARY_MUL as usize),
-        ("BINARY_GATED", BINARY_GATED as usize),
-    ],
-};
 
 /// Threads of a threadgroup.
 const WIDTH: usize = 256;
 /// Elements of a thread.
 const PER_THREAD: usize = 4;
-
-kernel_args! {
-    struct ElementwiseArgs {
-        elements: u64,
-        /// Elements of the second operand, which is repeated.
-        period: u64,
-        factor: f32,
-        reserved: i32,
-    }
-}
 
 /// The pipelines of the family.
 pub(crate) struct Kernels {

@@ -1,13 +1,8 @@
-//! What every family that reads weights shares: the decoders (`kernels/formats.h`), and a kernel for each of them.
+//! A kernel for each of the decoders (`kernels/formats.h`).
 
 use crate::device::{Device, Result};
 use crate::pipelines::{LibraryLoader, PipelineId};
 use quant::Format;
-
-/// The header of all kernels. It needs the constants of [`elementwise`](super::elementwise).
-pub(super) const COMMON: (&str, &str) = ("common.h", include_str!("../../kernels/common.h"));
-/// The decoders of the block formats.
-pub(super) const FORMATS: (&str, &str) = ("formats.h", include_str!("../../kernels/formats.h"));
 
 /// A kernel for every format, in the order of [`Format::ALL`].
 pub(super) struct ByFormat(Vec<PipelineId>);

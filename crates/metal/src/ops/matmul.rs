@@ -1,10 +1,13 @@
 //! Products with weights (`kernels/matvec.metal`, `kernels/gemm.metal`): which kernel serves which shape, and its geometry.
 
-use super::args::{int, kernel_args, require};
-use super::elementwise::{ACTIVATIONS, activation_number};
-use super::formats::{ByFormat, COMMON, FORMATS};
+use super::checks::{int, require};
+use super::elementwise::activation_number;
+use super::formats::ByFormat;
 use crate::device::{Device, Result, Size};
-use crate::library::Library;
+use crate::families::matmul::{
+    GEMM, GEMM_ROWS, GEMM_STEP, GEMM_THREADS, GEMM_TOKENS, GemmArgs, MATVEC, MATVEC_ROWS, MATVEC_SIMDGROUPS,
+    MatvecArgs,
+};
 use crate::pass::{Pass, equal};
 use crate::pipelines::{Loader, PipelineId};
 use crate::tensor::{Part, Slice, Tensor, Weight};
@@ -12,87 +15,10 @@ use graph::BackendError;
 use graph::ops::{Activation, BatchMatMul, MatMul};
 use quant::Format;
 
-/// SIMD-groups of a threadgroup of the matrix-vector kernels.
-const MATVEC_SIMDGROUPS: usize = 2;
-/// Weight rows of a SIMD-group for one token, and for several.
-const MATVEC_ROWS: [usize; 2] = [4, 2];
 /// Tokens of a pass of the matrix-vector kernels, one variant each.
 const MATVEC_TOKENS: [usize; 4] = [1, 2, 4, 8];
-/// Weight rows of a threadgroup's tile.
-const GEMM_ROWS: usize = 64;
-/// Tokens of a threadgroup's tile.
-const GEMM_TOKENS: usize = 32;
-/// Terms of the sums that a step adds.
-const GEMM_STEP: usize = 32;
-/// Threads of a threadgroup.
-const GEMM_THREADS: usize = 128;
 /// From so many tokens on, tiles are used: below, most of a tile of 32 tokens would be empty.
 const GEMM_LEAST_TOKENS: usize = 9;
-
-pub(super) const MATVEC: Library = Library {
-    name: "matvec",
-    files: &[
-        ("matvec_args.h", MatvecArgs::MSL),
-        COMMON,
-        FORMATS,
-        ("matvec.metal", include_str!("../../kernels/matvec.metal")),
-    ],
-    constants: &[
-        ACTIVATIONS[0],
-        ACTIVATIONS[1],
-        ACTIVATIONS[2],
-        ("MATVEC_SIMDGROUPS", MATVEC_SIMDGROUPS),
-        ("MATVEC_ROWS_1", MATVEC_ROWS[0]),
-        ("MATVEC_ROWS_N", MATVEC_ROWS[1]),
-    ],
-};
-
-pub(super) const GEMM: Library = Library {
-    name: "gemm",
-    files: &[
-        ("gemm_args.h", GemmArgs::MSL),
-        COMMON,
-        FORMATS,
-        ("gemm.metal", include_str!("../../kernels/gemm.metal")),
-    ],
-    constants: &[
-        ACTIVATIONS[0],
-        ACTIVATIONS[1],
-        ACTIVATIONS[2],
-        ("GEMM_ROWS", GEMM_ROWS),
-        ("GEMM_TOKENS", GEMM_TOKENS),
-        ("GEMM_STEP", GEMM_STEP),
-        ("GEMM_THREADS", GEMM_THREADS),
-    ],
-};
-
-kernel_args! {
-    struct MatvecArgs {
-        row_bytes: u64,
-        /// Elements from one row of the result to the next.
-        y_stride: u64,
-        cols: i32,
-        rows0: i32,
-        rows1: i32,
-        rows2: i32,
-        tokens: i32,
-        /// The activation of the gate, or 0.
-        gate: i32,
-        has_bias: i32,
-        reserved: i32,
-    }
-}
-
-kernel_args! {
-    struct GemmArgs {
-        row_bytes: u64,
-        y_stride: u64,
-        cols: i32,
-        rows: i32,
-        tokens: i32,
-        has_bias: i32,
-    }
-}
 
 /// The pipelines of the family.
 pub(crate) struct Kernels {

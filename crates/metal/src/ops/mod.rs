@@ -1,11 +1,11 @@
 //! The operations, a file per family, beside their kernels in `kernels/`.
 //!
-//! A family has a [`Library`] of MSL files, a struct of the pipelines that it loads when the
-//! backend starts, and a function per operation that encodes it.
+//! A family has a [`Library`](crate::library::Library) of MSL files (`src/families`, with what host and shader agree on), a
+//! struct of the pipelines that it loads when the backend starts, and a function per operation that encodes it.
 
-mod args;
 pub(crate) mod attention;
 mod cache;
+mod checks;
 mod elementwise;
 mod formats;
 pub(crate) mod fused;
@@ -18,26 +18,11 @@ mod shape;
 mod softmax;
 
 use crate::device::{Device, Result};
+pub use crate::families::LIBRARIES;
 use crate::fusion::{Chain, Held};
-use crate::library::Library;
 use crate::pass::{Pass, invariant};
 use crate::pipelines::Loader;
 use graph::{BackendError, Op};
-
-/// The libraries of all families, for tools that compile ahead of time, and for tests.
-pub const LIBRARIES: &[Library] = &[
-    attention::DECODE,
-    attention::PREFILL,
-    cache::LIBRARY,
-    elementwise::LIBRARY,
-    matmul::GEMM,
-    matmul::MATVEC,
-    norm::LIBRARY,
-    rope::LIBRARY,
-    rows::LIBRARY,
-    shape::LIBRARY,
-    softmax::LIBRARY,
-];
 
 /// The pipelines of all families.
 pub struct Kernels {

@@ -1,12 +1,10 @@
 //! Normalisations of rows (`kernels/norm.metal`).
 
-use super::args::{int, kernel_args, require};
-use super::elementwise::ACTIVATIONS;
-use super::formats::COMMON;
+use super::checks::{int, require};
 use super::matmul::nothing;
 use crate::device::{ConstantValue, Device, FunctionConstants, Result, Size};
+use crate::families::norm::{LIBRARY, NormArgs};
 use crate::fusion::Held;
-use crate::library::Library;
 use crate::pass::{Pass, equal, invariant};
 use crate::pipelines::{LibraryLoader, Loader, PipelineId};
 use crate::tensor::{Tensor, Weight};
@@ -14,33 +12,12 @@ use graph::ops::{QkNorm, RmsNorm};
 use graph::{BackendError, Op};
 use quant::Format;
 
-pub(super) const LIBRARY: Library = Library {
-    name: "norm",
-    files: &[
-        ("norm_args.h", NormArgs::MSL),
-        COMMON,
-        ("norm.metal", include_str!("../../kernels/norm.metal")),
-    ],
-    constants: &ACTIVATIONS,
-};
-
 /// The widest row that one SIMD-group normalises alone: 8 elements a lane and load. Heads are no wider.
 const NARROW: usize = 256;
 /// Rows of a threadgroup, a SIMD-group each.
 const NARROW_ROWS: usize = 4;
 /// Elements of a thread of a wide row, before there are the most threads of a row.
 const PER_THREAD: usize = 4;
-
-kernel_args! {
-    struct NormArgs {
-        rows: i32,
-        cols: i32,
-        /// Of the norm before the residual is added.
-        epsilon1: f32,
-        /// Of the norm after.
-        epsilon2: f32,
-    }
-}
 
 /// A norm with a SIMD-group per row, and with a threadgroup per row.
 #[derive(Clone, Copy)]

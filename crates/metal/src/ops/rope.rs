@@ -1,41 +1,13 @@
 //! Rotary position embedding (`kernels/rope.metal`).
 
-use super::args::{int, kernel_args, require};
-use super::elementwise::ACTIVATIONS;
-use super::formats::COMMON;
+use super::checks::{int, require};
 use super::inputs::check_indices;
 use crate::device::{Device, Result, Size};
-use crate::library::Library;
+use crate::families::rope::{LIBRARY, RopeArgs};
 use crate::pass::{Pass, equal};
 use crate::pipelines::{Loader, PipelineId};
 use graph::BackendError;
 use graph::ops::{Rope, RopeStyle};
-
-/// The angles.
-pub(super) const ROPE: (&str, &str) = ("rope.h", include_str!("../../kernels/rope.h"));
-
-pub(super) const LIBRARY: Library = Library {
-    name: "rope",
-    files: &[
-        ("rope_args.h", RopeArgs::MSL),
-        COMMON,
-        ROPE,
-        ("rope.metal", include_str!("../../kernels/rope.metal")),
-    ],
-    constants: &ACTIVATIONS,
-};
-
-kernel_args! {
-    struct RopeArgs {
-        heads: i32,
-        head_dim: i32,
-        /// Pairs of a head that turn.
-        pairs: i32,
-        /// Whether pairs are neighbours.
-        interleaved: i32,
-        magnitude: f32,
-    }
-}
 
 /// The pipelines of the family.
 pub(crate) struct Kernels {

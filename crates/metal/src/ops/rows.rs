@@ -1,11 +1,10 @@
 //! Gathering rows by index (`kernels/rows.metal`).
 
-use super::args::{int, kernel_args, require};
-use super::elementwise::ACTIVATIONS;
-use super::formats::{ByFormat, COMMON, FORMATS};
+use super::checks::{int, require};
+use super::formats::ByFormat;
 use super::inputs::check_indices;
 use crate::device::{Device, Result, Size};
-use crate::library::Library;
+use crate::families::rows::{GetRowsArgs, LIBRARY};
 use crate::pass::{Pass, equal, invariant};
 use crate::pipelines::Loader;
 use crate::tensor::{Slice, Tensor};
@@ -13,27 +12,8 @@ use graph::ops::{GetRows, KvLoad};
 use graph::{BackendError, DType};
 use quant::Format;
 
-pub(super) const LIBRARY: Library = Library {
-    name: "rows",
-    files: &[
-        ("rows_args.h", GetRowsArgs::MSL),
-        COMMON,
-        FORMATS,
-        ("rows.metal", include_str!("../../kernels/rows.metal")),
-    ],
-    constants: &ACTIVATIONS,
-};
-
 /// Elements of a thread: a unit of the decoders.
 const UNIT: usize = 16;
-
-kernel_args! {
-    struct GetRowsArgs {
-        row_bytes: u64,
-        cols: i32,
-        table_rows: i32,
-    }
-}
 
 /// The pipelines of the family.
 pub(crate) struct Kernels {

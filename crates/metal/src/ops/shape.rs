@@ -1,35 +1,12 @@
 //! Copies between strided matrices (`kernels/copy.metal`).
 
-use super::args::{kernel_args, require};
-use super::elementwise::ACTIVATIONS;
-use super::formats::COMMON;
+use super::checks::require;
 use crate::device::{Device, Result, Size};
-use crate::library::Library;
+use crate::families::copy::{CopyArgs, LIBRARY};
 use crate::pass::{Pass, equal};
 use crate::pipelines::{Loader, PipelineId};
 use graph::BackendError;
 use graph::ops::{Permute, View};
-
-pub(super) const LIBRARY: Library = Library {
-    name: "copy",
-    files: &[
-        ("copy_args.h", CopyArgs::MSL),
-        COMMON,
-        ("copy.metal", include_str!("../../kernels/copy.metal")),
-    ],
-    constants: &ACTIVATIONS,
-};
-
-kernel_args! {
-    /// Distances in elements.
-    struct CopyArgs {
-        from_first: u64,
-        from_plane: u64,
-        from_row: u64,
-        to_plane: u64,
-        to_row: u64,
-    }
-}
 
 /// The pipelines of the family.
 pub(crate) struct Kernels {

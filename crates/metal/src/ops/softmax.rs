@@ -1,36 +1,15 @@
 //! Operations over whole rows (`kernels/softmax.metal`).
 
-use super::args::{int, kernel_args};
-use super::elementwise::ACTIVATIONS;
-use super::formats::COMMON;
+use super::checks::int;
 use crate::device::{Device, Result, Size};
-use crate::library::Library;
+use crate::families::softmax::{LIBRARY, RowArgs};
 use crate::pass::{Pass, equal};
 use crate::pipelines::{Loader, PipelineId};
 use graph::BackendError;
 use graph::ops::Softmax;
 
-pub(super) const LIBRARY: Library = Library {
-    name: "softmax",
-    files: &[
-        ("row_args.h", RowArgs::MSL),
-        COMMON,
-        ("softmax.metal", include_str!("../../kernels/softmax.metal")),
-    ],
-    constants: &ACTIVATIONS,
-};
-
 /// Most threads of a row.
 const MOST_THREADS: usize = 256;
-
-kernel_args! {
-    struct RowArgs {
-        cols: i32,
-        /// Elements that top_k finds.
-        k: i32,
-        scale: f32,
-    }
-}
 
 /// The pipelines of the family.
 pub(crate) struct Kernels {

@@ -28,15 +28,15 @@ macro_rules! kernel_args {
         $(#[$meta])*
         #[derive(Clone, Copy, Debug, bytemuck::NoUninit)]
         #[repr(C)]
-        struct $name {
-            $( $(#[$field_meta])* $field: $ty, )+
+        pub(crate) struct $name {
+            $( $(#[$field_meta])* pub(crate) $field: $ty, )+
         }
 
         impl $name {
             /// The declaration of the struct in MSL.
-            const MSL: &str = concat!(
+            pub(crate) const MSL: &str = concat!(
                 "struct ", stringify!($name), " {\n",
-                $( "    ", $crate::ops::args::msl_type!($ty), " ", stringify!($field), ";\n", )+
+                $( "    ", $crate::families::args::msl_type!($ty), " ", stringify!($field), ";\n", )+
                 "};\n",
             );
         }
@@ -44,25 +44,6 @@ macro_rules! kernel_args {
 }
 
 pub(super) use {kernel_args, msl_type};
-
-use crate::pass::invariant;
-use graph::BackendError;
-use std::fmt::Display;
-
-/// A count as the kernels take it: signed, so that differences of counts are safe to form.
-pub(super) fn int(what: &str, count: usize) -> Result<i32, BackendError> {
-    i32::try_from(count).map_err(|_| invariant(what, format!("at most {}", i32::MAX), count))
-}
-
-/// A condition on an operand.
-pub(super) fn require(
-    holds: bool,
-    what: &str,
-    expected: impl Display,
-    found: impl Display,
-) -> Result<(), BackendError> {
-    if holds { Ok(()) } else { Err(invariant(what, expected, found)) }
-}
 
 #[cfg(test)]
 mod tests {

@@ -19,6 +19,8 @@ pub struct Scene {
     /// Physical page of each logical page; -1 for those that no query sees.
     pub pages: Vec<Vec<i32>>,
     pub physical_pages: usize,
+    /// A logit for each head, where the operation has sinks.
+    pub sinks: Option<Vec<f32>>,
 }
 
 /// A sequence's rows: decoded, as the cache's type holds them.
@@ -88,7 +90,8 @@ impl Scene {
             pages.push((0..count).map(page).collect());
             free.drain(..count);
         }
-        Scene { op, dtype, page_len, sequences: sequences.to_vec(), content, pages, physical_pages }
+        let sequences = sequences.to_vec();
+        Scene { op, dtype, page_len, sequences, content, pages, physical_pages, sinks: None }
     }
 
     pub fn params(&self) -> GraphParams {
@@ -160,7 +163,9 @@ impl Scene {
             case.ints(InputKind::KvLens, &lens),
             case.ints(InputKind::PageTable(GroupId(0)), &table),
         ];
-        let result = case.run_in_place(Op::Attention(self.op), &inputs)?;
+        let sinks = self.sinks.as_ref().map(|sinks| case.vector("sinks", sinks));
+        let op = Attention { sinks, ..self.op };
+        let result = case.run_in_place(Op::Attention(op), &inputs)?;
         Ok((result, case.seconds))
     }
 
@@ -183,8 +188,10 @@ impl Scene {
                             op.soft_cap.map_or(score, |cap| f64::from(cap) * (score / f64::from(cap)).tanh())
                         })
                         .collect();
-                    let top = scores.iter().copied().fold(f64::MIN, f64::max);
-                    let sum: f64 = scores.iter().map(|s| (s - top).exp()).sum();
+                    let sink = self.sinks.as_ref().map(|sinks| f64::from(sinks[head]));
+                    let all = || scores.iter().copied().chain(sink);
+                    let top = all().fold(f64::MIN, f64::max);
+                    let sum: f64 = all().map(|s| (s - top).exp()).sum();
                     let mut result = vec![0.0; op.value_dim];
                     for (score, j) in scores.iter().zip(first..) {
                         let value = &values[(j * op.kv_heads + kv) * op.value_dim..][..op.value_dim];
@@ -212,6 +219,7 @@ pub fn attention(heads: usize, kv_heads: usize, head_dim: usize, window: Option<
         scale: 1.0 / (head_dim as f32).sqrt(),
         window,
         soft_cap: None,
+        sinks: None,
     }
 }
 
@@ -314,6 +322,38 @@ fn soft_caps_and_narrow_values() {
             let scene = Scene::new(op, DType::F32, 16, &[(290, 3), (20, 20)], 5);
             let found = scene.run(tested.backend.as_mut()).unwrap();
             check(&tested.name, &found, &scene.reference(), 1e-11);
+        }
+    }
+}
+
+/// Sinks below and above all scores, over every way that a result is put together.
+#[test]
+fn sinks_take_part_in_the_softmax() {
+    let sequences: [&[(usize, usize)]; 5] =
+        [&[(1, 1)], &[(40, 40), (513, 1), (7, 2)], &[(600, 7)], &[(2100, 1)], &[(300, 1), (33, 1), (1, 1)]];
+    for mut tested in backends_with(SINKS) {
+        for (i, (heads, kv_heads, head_dim, value_dim)) in
+            [(8, 1, 64, 64), (6, 2, 64, 64), (4, 2, 128, 128), (2, 2, 80, 80), (4, 1, 96, 64)]
+                .into_iter()
+                .enumerate()
+        {
+            for (j, sequences) in sequences.iter().enumerate() {
+                let mut op = attention(heads, kv_heads, head_dim, [None, Some(128), Some(5)][(i + j) % 3]);
+                op.value_dim = value_dim;
+                let dtype = [DType::F16, DType::F32, DType::Packed(Format::Q8_0)][(i + j) % 3];
+                let dtype = if dtype.row_bytes(head_dim).is_some() { dtype } else { DType::F16 };
+                let mut scene = Scene::new(op, dtype, [64, 7][(i + j) % 2], sequences, (i * 8 + j) as u64);
+                let sinks = Random::new(9).floats(heads);
+                scene.sinks = Some(sinks.iter().map(|sink| [1.0, 0.1, 40.0][j % 3] * sink).collect());
+                let found = scene.run(tested.backend.as_mut()).unwrap();
+                let what = format!("{} {op:?} {dtype} {sequences:?}", tested.name);
+                check(&what, &found, &scene.reference(), bound(&tested, &scene));
+                // No sink at all.
+                scene.sinks = Some(vec![f32::NEG_INFINITY; heads]);
+                let found = scene.run(tested.backend.as_mut()).unwrap();
+                scene.sinks = None;
+                check(&what, &found, &scene.reference(), bound(&tested, &scene));
+            }
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use cpu::{Activations, CpuBackend, CpuOptions, SimdLevel};
-use graph::ops::GetRows;
+use graph::ops::{GetRows, TopK};
 use graph::{
     Backend, BackendError, CacheParams, DType, Graph, GraphBuilder, GraphParams, GroupId, InputKind,
     NodeCall, NodeId, Op, OpQuery, Operand, Participation, Shape, StateId, StatePart, StateSpec, WeightData,
@@ -73,7 +73,26 @@ pub fn backends() -> Vec<Tested> {
     all
 }
 
+/// What a backend has no kernel for, and leaves to the next: names of operations, and [`SINKS`].
+const MISSING: [(&str, &[&str]); 2] = [
+    (CUDA, &["ClampedSwiGlu", "TopK", "GatherCols", "ExpertMatMul", "CombineExperts", SINKS]),
+    (METAL, &["ClampedSwiGlu", "TopK", "GatherCols", "ExpertMatMul", "CombineExperts", SINKS]),
+];
+
+/// Attention with sinks.
+pub const SINKS: &str = "attention sinks";
+
+/// The backends that have an operation, or [`SINKS`]. That the others refuse it is tested in `support.rs`.
+pub fn backends_with(what: &str) -> Vec<Tested> {
+    backends().into_iter().filter(|tested| tested.has(what)).collect()
+}
+
 impl Tested {
+    /// Whether the backend has an operation, or [`SINKS`].
+    pub fn has(&self, what: &str) -> bool {
+        !MISSING.iter().any(|(name, missing)| self.name == *name && missing.contains(&what))
+    }
+
     /// Whether it is a CPU: only there are the bits the same whatever stands beside a row, and however steps are fused.
     pub fn is_cpu(&self) -> bool {
         self.name.starts_with("cpu")
@@ -278,6 +297,17 @@ impl<'b> Case<'b> {
         let data = WeightData { format, rows, cols, bytes: Bytes::from(bytes), release: None };
         self.backend.register_weight(name, data).unwrap();
         self.info(name, format, rows, cols)
+    }
+
+    /// Indices of any shape, as an operation of the graph would give them.
+    pub fn indices(&mut self, shape: Shape, data: &[i32]) -> NodeId {
+        assert_eq!(shape.elements(), data.len());
+        let row = self.floats(Shape::new(1, data.len()), &vec![0.0; data.len()]);
+        self.sources.pop();
+        let top = self.builder.op("top", Op::TopK(TopK { k: data.len() }), &[row]).unwrap();
+        let node = self.builder.reshape("indices", top, shape).unwrap();
+        self.sources.push((node, Source::Ints(data.to_vec())));
+        node
     }
 
     /// A vector of floats.

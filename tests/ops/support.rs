@@ -1,7 +1,7 @@
 //! What backends refuse at build time.
 
 use crate::harness::*;
-use graph::ops::{GetRows, KvLoad, MatMul};
+use graph::ops::{Attention, ClampedSwiGlu, ExpertMatMul, GetRows, KvLoad, MatMul, TopK};
 use graph::{DType, Op, OpQuery, Shape, StatePart, WeightId, WeightInfo};
 use quant::Format;
 
@@ -19,6 +19,39 @@ fn every_format_but_the_activations_own() {
             assert_eq!(supported, format != Format::Q8_K || tested.is_metal(), "{} {format}", tested.name);
             let rows = Op::GetRows(GetRows { table: Some(WeightId(0)) });
             assert!(tested.backend.supports_op(&query(&rows, &[DType::I32], &[&info])), "{format}");
+        }
+    }
+}
+
+/// What a backend has is what the harness tests it for.
+#[test]
+fn operations_that_some_backends_lack() {
+    let matrix = WeightInfo { name: "w".into(), format: Format::MXFP4, rows: 64, cols: 64 };
+    let vector = WeightInfo { name: "s".into(), format: Format::F32, rows: 1, cols: 2 };
+    let spec = kv_state(8, 128, 128, DType::F16);
+    let attention = crate::attention::attention(2, 2, 64, None);
+    let (floats, chosen) = ([DType::F32; 2], [DType::F32, DType::I32]);
+    let of_attention = [DType::F32, DType::F32, DType::I32, DType::I32, DType::I32, DType::I32];
+    let expert = ExpertMatMul { weight: WeightId(0), bias: None, experts: 4, used: 2 };
+    let cases: [(&str, Op, &[DType], &[&WeightInfo]); 6] = [
+        ("ClampedSwiGlu", Op::ClampedSwiGlu(ClampedSwiGlu { alpha: 1.0, limit: 1.0 }), &floats, &[]),
+        ("TopK", Op::TopK(TopK { k: 1 }), &[DType::F32], &[]),
+        ("GatherCols", Op::GatherCols, &chosen, &[]),
+        ("ExpertMatMul", Op::ExpertMatMul(expert), &chosen, &[&matrix]),
+        ("CombineExperts", Op::CombineExperts, &floats, &[]),
+        (
+            SINKS,
+            Op::Attention(Attention { sinks: Some(WeightId(0)), ..attention }),
+            &of_attention,
+            &[&vector],
+        ),
+    ];
+    for tested in backends() {
+        for (name, op, inputs, weights) in &cases {
+            let output = if matches!(op, Op::TopK(_)) { DType::I32 } else { DType::F32 };
+            let state = matches!(op, Op::Attention(_)).then_some(&spec);
+            let found = tested.backend.supports_op(&OpQuery { output, state, ..query(op, inputs, weights) });
+            assert_eq!(found, tested.has(name), "{} {name}", tested.name);
         }
     }
 }

@@ -10,7 +10,7 @@ use crate::quantize::QuantCache;
 use crate::rope::RopeCache;
 use crate::simd::{Kernels, SimdLevel};
 use crate::weights::Weights;
-use crate::{attention, cache, elementwise, fused, matmul, norm, rope, rows, shape};
+use crate::{attention, cache, elementwise, experts, fused, matmul, norm, rope, rows, shape, topk};
 use graph::ops::Activation;
 use graph::{
     Backend, BackendError, BufferId, DType, FusedOp, Graph, NodeCall, NodeId, Op, OpQuery, StateId,
@@ -154,12 +154,17 @@ impl CpuBackend {
             Op::Activation(kind) => elementwise::activation(exec, *kind),
             Op::SoftCap(cap) => elementwise::soft_cap(exec, *cap),
             Op::Gated(kind) => elementwise::gated(exec, *kind),
+            Op::ClampedSwiGlu(op) => elementwise::clamped_swiglu(exec, op),
             Op::RmsNorm(op) => norm::rms_norm(exec, op),
             Op::QkNorm(op) => norm::qk_norm(exec, op),
             Op::Softmax(op) => norm::softmax(exec, op),
             Op::MatMul(op) => matmul::matmul(exec, op),
             Op::BatchMatMul(op) => matmul::batch_matmul(exec, op),
             Op::GetRows(op) => rows::get_rows(exec, op),
+            Op::TopK(op) => topk::top_k(exec, op),
+            Op::GatherCols => topk::gather_cols(exec),
+            Op::ExpertMatMul(op) => experts::expert_matmul(exec, op),
+            Op::CombineExperts => experts::combine(exec),
             Op::Rope(op) => rope::rope(exec, op),
             Op::KvStore(op) => cache::kv_store(exec, op),
             Op::KvLoad(op) => cache::kv_load(exec, op),
@@ -257,18 +262,22 @@ fn supports(query: &OpQuery<'_>) -> bool {
         let (matrices, vectors) = query.weights.split_at(n.min(query.weights.len()));
         matrices.iter().all(|w| is_matrix(w.format)) && vectors.iter().all(|w| is_vector(w.format))
     };
-    let activations = query.output == DType::F32
-        && query.inputs.iter().all(|dtype| matches!(dtype, DType::F32 | DType::I32));
+    let inputs_are_plain = query.inputs.iter().all(|dtype| matches!(dtype, DType::F32 | DType::I32));
+    let activations = query.output == DType::F32 && inputs_are_plain;
     match query.op {
         Op::Input(_) => query.output == DType::I32,
         Op::View(_) | Op::Reshape => !matches!(query.output, DType::Packed(_)),
         Op::Add | Op::Mul | Op::Scale(_) | Op::Activation(_) | Op::SoftCap(_) | Op::Gated(_) => activations,
+        Op::ClampedSwiGlu(_) | Op::GatherCols | Op::CombineExperts => activations,
+        Op::TopK(_) => query.output == DType::I32 && inputs_are_plain,
         Op::Softmax(_) | Op::BatchMatMul(_) | Op::Permute(_) | Op::Rope(_) => activations,
         Op::RmsNorm(_) | Op::QkNorm(_) => activations && weights_are(is_vector),
-        Op::MatMul(_) => activations && matrices(1),
+        Op::MatMul(_) | Op::ExpertMatMul(_) => activations && matrices(1),
         Op::GetRows(_) => activations,
         Op::KvStore(_) | Op::KvLoad(_) => activations && is_cache(query.state, None),
-        Op::Attention(op) => activations && is_cache(query.state, Some([op.head_dim, op.value_dim])),
+        Op::Attention(op) => {
+            activations && weights_are(is_vector) && is_cache(query.state, Some([op.head_dim, op.value_dim]))
+        }
         Op::FusedQkv(_) => activations && matrices(3) && is_cache(query.state, None),
         Op::QkvBiasRopeStore(_) => activations && weights_are(is_vector) && is_cache(query.state, None),
         Op::FusedFfn(_) => activations && matrices(2),
@@ -351,6 +360,9 @@ impl Backend for CpuBackend {
             Op::MatMul(op) => std::slice::from_ref(&op.weight),
             Op::FusedQkv(op) => &op.weights,
             Op::FusedFfn(op) => &op.weights,
+            Op::ExpertMatMul(op) if experts::packs(graph.weight(op.weight).rows, op.experts) => {
+                std::slice::from_ref(&op.weight)
+            }
             _ => return Ok(()),
         };
         for &matrix in matrices {

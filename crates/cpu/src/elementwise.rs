@@ -3,7 +3,7 @@
 use crate::exec::{Exec, In, Out, equal, invariant};
 use crate::pool::Pool;
 use graph::BackendError;
-use graph::ops::Activation;
+use graph::ops::{Activation, ClampedSwiGlu};
 
 /// Elements of a chunk of work: some microseconds.
 const CHUNK: usize = 8192;
@@ -74,6 +74,17 @@ pub(crate) fn activation(exec: &mut Exec<'_>, kind: Activation) -> Result<(), Ba
     each_range(exec.pool, out, &[a], |first, n| {
         // SAFETY: both have the elements; the result is the input or apart from it.
         unsafe { kernel(out.row(0).wrapping_add(first), a.row(0).wrapping_add(first), kind, n) }
+    })
+}
+
+/// The gate of gpt-oss.
+pub(crate) fn clamped_swiglu(exec: &mut Exec<'_>, op: &ClampedSwiGlu) -> Result<(), BackendError> {
+    let (out, a, b) = (exec.output()?, exec.input(0)?, exec.input(1)?);
+    let kernel = exec.kernels.clamped_swiglu;
+    each_range(exec.pool, out, &[a, b], |first, n| {
+        let at = |p: *const f32| p.wrapping_add(first);
+        // SAFETY: all three have the elements; the result is one of the inputs or apart from them.
+        unsafe { kernel(out.row(0).wrapping_add(first), at(a.row(0)), at(b.row(0)), n, *op) }
     })
 }
 

@@ -3,11 +3,11 @@
 use crate::backend::Activations;
 use crate::buffers::{AlignedMemory, BufferPool, State, States};
 use crate::pool::{Pool, PoolError};
-use crate::quantize::QuantCache;
+use crate::quantize::{Columns, QuantCache};
 use crate::rope::RopeCache;
 use crate::simd::{Kernels, Panel};
 use crate::weights::{Weight, Weights};
-use graph::{BackendError, DType, NodeCall, Operand, StatePart, WeightId};
+use graph::{BackendError, DType, NodeCall, Operand, Shape, StatePart, WeightId};
 use std::cell::UnsafeCell;
 use std::fmt;
 use std::marker::PhantomData;
@@ -127,6 +127,8 @@ pub(crate) struct Temporaries {
     pub(crate) fused: [Vec<f32>; 3],
     /// Activations and products of logits.
     pub(crate) logits: crate::matmul::LogitsScratch,
+    /// Choices in the order of their experts, and results in that order.
+    pub(crate) experts: crate::experts::ExpertScratch,
     /// Work list and partial results of attention.
     pub(crate) attention: crate::attention::AttentionScratch,
 }
@@ -213,7 +215,7 @@ impl<'a> Exec<'a> {
         Ok(In { ptr: ptr.cast(), rows: operand.shape.rows, cols: operand.shape.cols, memory: PhantomData })
     }
 
-    /// An i32 input. No operation writes integers, so it can be lent as a slice.
+    /// An i32 input. The one operation that writes integers reads none, so it can be lent as a slice.
     pub(crate) fn ints(&self, input: usize) -> Result<&'a [i32], BackendError> {
         let operand = self.operand(input)?;
         let ptr = self.locate(format_args!("input {input}"), &operand, DType::I32)?;
@@ -225,8 +227,24 @@ impl<'a> Exec<'a> {
     /// Where the result goes, after checking that it shares memory with no input but one that it may replace: the
     /// same range, element for element.
     pub(crate) fn output(&self) -> Result<Out<'a>, BackendError> {
+        let ptr = self.output_of(DType::F32)?;
+        let Shape { rows, cols } = self.call.output.shape;
+        Ok(Out { ptr: ptr.cast(), rows, cols, memory: PhantomData })
+    }
+
+    /// Where integers go, row by row: as [`output`](Exec::output).
+    pub(crate) fn int_output(&self) -> Result<Columns<i32>, BackendError> {
+        let ptr = self.output_of(DType::I32)?;
+        let shape = self.call.output.shape;
+        // SAFETY: inside a buffer, aligned, always initialised; nobody else has this range during the operation.
+        let all = unsafe { std::slice::from_raw_parts_mut(ptr.cast(), shape.elements()) };
+        Ok(Columns::new(all, shape.cols))
+    }
+
+    /// The memory of the result, checked as [`output`](Exec::output) says.
+    fn output_of(&self, dtype: DType) -> Result<*mut u8, BackendError> {
         let output = self.call.output;
-        let ptr = self.locate(format_args!("output"), &output, DType::F32)?;
+        let ptr = self.locate(format_args!("output"), &output, dtype)?;
         for (i, input) in self.call.inputs.iter().enumerate() {
             let overlap = input.buffer == output.buffer
                 && input.offset < output.offset + output.bytes()
@@ -240,7 +258,7 @@ impl<'a> Exec<'a> {
                 ));
             }
         }
-        Ok(Out { ptr: ptr.cast(), rows: output.shape.rows, cols: output.shape.cols, memory: PhantomData })
+        Ok(ptr)
     }
 
     /// The bytes of an input and of the result, of the same element type. They may overlap.

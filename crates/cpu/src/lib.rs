@@ -30,6 +30,7 @@ mod cores;
 mod elementwise;
 mod error;
 mod exec;
+mod experts;
 mod fused;
 mod matmul;
 mod norm;
@@ -42,6 +43,7 @@ mod rope;
 mod rows;
 mod shape;
 mod simd;
+mod topk;
 mod weights;
 
 pub use backend::{Activations, CpuBackend, CpuOptions};

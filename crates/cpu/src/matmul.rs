@@ -7,6 +7,7 @@
 
 use crate::backend::Activations;
 use crate::exec::{Exec, In, Out, Scratch, Workers, equal, invariant};
+use crate::pack::Packed;
 use crate::pool::Pool;
 use crate::quantize::QuantMatrix;
 use crate::rows::decode_row;
@@ -20,7 +21,7 @@ use std::ops::Range;
 use std::sync::{Mutex, PoisonError};
 
 /// Weight rows that are handed out together: two groups of [`crate::pack`].
-const ROW_GROUP: usize = 2 * crate::pack::ROWS;
+pub(crate) const ROW_GROUP: usize = 2 * crate::pack::ROWS;
 /// Tokens that are handed out together when rows alone do not make enough work for all threads.
 const TOKEN_GROUP: usize = 64;
 /// Tokens whose logits are made at a time: the memory for their parts is bounded.
@@ -188,9 +189,7 @@ fn multiply(
     let token_groups = if groups >= 4 * threads { 1 } else { all_tokens.div_ceil(TOKEN_GROUP) };
     let tokens_each = all_tokens.div_ceil(token_groups).next_multiple_of(4);
     let items = groups * token_groups;
-    let group_bytes = (bytes / groups.max(1)).max(1) * tokens_each.min(all_tokens);
-    let share = (items / (threads * PARTS)).max(CHUNK_BYTES / group_bytes);
-    let chunk = share.clamp(1, items.div_ceil(threads).max(1));
+    let chunk = chunk_of(items, threads, bytes / groups.max(1) * tokens_each.min(all_tokens));
     let failed = Mutex::new(None);
     let run = |product: &Product<'_>, rows: Range<usize>, tokens: Range<usize>, scratch: &mut Scratch| {
         // SAFETY: the pool hands each row of each product to one worker at a time, which calls this for it.
@@ -239,6 +238,13 @@ fn multiply(
     failed.into_inner().unwrap_or_else(PoisonError::into_inner).map_or(Ok(()), Err)
 }
 
+/// How many of `items` are handed out together, each of which reads weights of this many bytes, or multiplies them so often
+/// that it takes as long.
+pub(crate) fn chunk_of(items: usize, threads: usize, bytes: usize) -> usize {
+    let share = (items / (threads * PARTS)).max(CHUNK_BYTES / bytes.max(1));
+    share.clamp(1, items.div_ceil(threads).max(1))
+}
+
 /// Some rows of a product, for some tokens.
 ///
 /// # Safety
@@ -258,7 +264,7 @@ unsafe fn tile(
             let tile = DotTile {
                 format: weight.format,
                 weights: &weight.bytes,
-                packed: weight.packed(),
+                packed: weight.packed().map(Packed::view),
                 cols: weight.cols,
                 activations,
                 out,
@@ -268,7 +274,22 @@ unsafe fn tile(
         }
         None => {
             let x = x.ok_or_else(|| invariant("activations", "float ones", "none"))?;
-            float_tile(kernels, weight, x, out, rows.clone(), tokens.clone(), scratch)?;
+            let put = |token: usize, row: usize, y: f32| {
+                // SAFETY: these results are the caller's.
+                unsafe { *out.row(token).wrapping_add(row) = y }
+            };
+            // SAFETY: rows of the weight's width, as was checked, which nothing writes to.
+            unsafe {
+                float_rows(
+                    kernels,
+                    weight,
+                    rows.clone(),
+                    tokens.clone(),
+                    &|token| x.row(token),
+                    put,
+                    scratch,
+                )?
+            };
         }
     }
     if let Some(bias) = bias {
@@ -281,14 +302,17 @@ unsafe fn tile(
     Ok(())
 }
 
-/// Products of some rows with some tokens in f32.
-fn float_tile(
+/// Products of some rows with some tokens in f32. `x` gives a token's activations, `put` takes token, row and product.
+///
+/// # Safety
+/// `x` gives pointers to as many floats as the weight has columns, which nothing writes to meanwhile.
+pub(crate) unsafe fn float_rows(
     kernels: &Kernels,
     weight: &Weight,
-    x: In<'_>,
-    out: Out<'_>,
     rows: Range<usize>,
     tokens: Range<usize>,
+    x: &impl Fn(usize) -> *const f32,
+    put: impl Fn(usize, usize, f32),
     scratch: &mut Scratch,
 ) -> Result<(), BackendError> {
     let n = weight.cols;
@@ -304,20 +328,27 @@ fn float_tile(
             decode_row(kernels, weight.format, weight.row(row), &mut floats[..n])?;
             &floats[..n]
         };
-        dot_tokens(kernels, w, x, tokens.clone(), |token, y| {
-            // SAFETY: these results are this item's alone.
-            unsafe { *out.row(token).wrapping_add(row) = y }
-        });
+        // SAFETY: `w` has `n` elements.
+        unsafe { dot_tokens(kernels, w, x, tokens.clone(), |token, y| put(token, row, y)) };
     }
     Ok(())
 }
 
 /// Products of one row with some tokens, four at a time.
-fn dot_tokens(kernels: &Kernels, w: &[f32], x: In<'_>, tokens: Range<usize>, put: impl Fn(usize, f32)) {
+///
+/// # Safety
+/// `x` gives pointers to `w.len()` floats, which nothing writes to meanwhile.
+unsafe fn dot_tokens(
+    kernels: &Kernels,
+    w: &[f32],
+    x: &impl Fn(usize) -> *const f32,
+    tokens: Range<usize>,
+    put: impl Fn(usize, f32),
+) {
     let mut token = tokens.start;
     while tokens.end - token >= 4 {
-        // SAFETY: all rows have `w.len()` elements, and nothing writes to them.
-        let y = unsafe { (kernels.dot4)(w.as_ptr(), std::array::from_fn(|t| x.row(token + t)), w.len()) };
+        // SAFETY: the caller's, and the table is for this processor.
+        let y = unsafe { (kernels.dot4)(w.as_ptr(), std::array::from_fn(|t| x(token + t)), w.len()) };
         for (t, y) in y.into_iter().enumerate() {
             put(token + t, y);
         }
@@ -325,7 +356,7 @@ fn dot_tokens(kernels: &Kernels, w: &[f32], x: In<'_>, tokens: Range<usize>, put
     }
     for token in token..tokens.end {
         // SAFETY: as above.
-        let [y] = unsafe { (kernels.dot1)(w.as_ptr(), [x.row(token)], w.len()) };
+        let [y] = unsafe { (kernels.dot1)(w.as_ptr(), [x(token)], w.len()) };
         put(token, y);
     }
 }
@@ -350,10 +381,12 @@ pub(crate) fn batch_matmul(exec: &mut Exec<'_>, op: &BatchMatMul) -> Result<(), 
             let (pair, column) = (row / n, row % n);
             // SAFETY: `cols` elements, which nothing writes to.
             let w = unsafe { std::slice::from_raw_parts(b.row(row), b.cols) };
-            dot_tokens(kernels, w, a, pair * m..(pair + 1) * m, |token, y| {
+            let put = |token: usize, y: f32| {
                 // SAFETY: each element of the result is written by the item of its column.
                 unsafe { *out.row(token).wrapping_add(column) = y }
-            });
+            };
+            // SAFETY: rows of as many columns, which nothing writes to.
+            unsafe { dot_tokens(kernels, w, &|row| a.row(row), pair * m..(pair + 1) * m, put) };
         }
     })?;
     Ok(())

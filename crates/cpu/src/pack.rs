@@ -26,6 +26,7 @@ use crate::simd::Kernels;
 use bytes::Bytes;
 use graph::BackendError;
 use quant::Format;
+use std::ops::Range;
 use std::sync::Arc;
 
 /// Rows of a group.
@@ -91,6 +92,21 @@ enum Storage {
     Made(Part),
     /// A part of a mapped file.
     Mapped(Bytes),
+}
+
+/// Some groups of a packed matrix, counted from the first of them.
+#[derive(Clone, Copy)]
+pub(crate) struct Groups<'a> {
+    bytes: &'a [u8],
+    group_bytes: usize,
+}
+
+impl<'a> Groups<'a> {
+    /// The bytes of a group, which starts at a cache line.
+    #[cfg(any(test, target_arch = "x86_64", target_arch = "aarch64"))]
+    pub(crate) fn group(&self, group: usize) -> &'a [u8] {
+        &self.bytes[group * self.group_bytes..][..self.group_bytes]
+    }
 }
 
 /// Memory for packed matrices, taken from the system in large pieces: only those can consist of large pages, and a
@@ -191,10 +207,16 @@ impl Packed {
         }
     }
 
-    /// The bytes of a group, which starts at a cache line.
-    pub(crate) fn group(&self, group: usize) -> &[u8] {
-        assert!(group < self.groups, "group {group} of {}", self.groups);
-        &self.all()[group * self.group_bytes..][..self.group_bytes]
+    /// All groups, to be found by their numbers.
+    pub(crate) fn view(&self) -> Groups<'_> {
+        self.groups(0..self.groups)
+    }
+
+    /// Some groups.
+    pub(crate) fn groups(&self, range: Range<usize>) -> Groups<'_> {
+        assert!(range.end <= self.groups, "group {} of {}", range.end, self.groups);
+        let group_bytes = self.group_bytes;
+        Groups { bytes: &self.all()[range.start * group_bytes..range.end * group_bytes], group_bytes }
     }
 }
 

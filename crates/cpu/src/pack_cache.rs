@@ -571,7 +571,7 @@ mod tests {
         for (name, format) in NAMES {
             let packed = cache.take(&mut pool(), name, format, SHAPE).unwrap();
             assert_eq!(packed.all(), pack(format).all(), "{name}");
-            assert_eq!(packed.group(1), pack(format).group(1), "{name}");
+            assert_eq!(packed.view().group(1), pack(format).view().group(1), "{name}");
             assert!(cache.take(&mut pool(), name, format, [SHAPE[0] + 1, SHAPE[1]]).is_none());
         }
         assert!(cache.take(&mut pool(), "d", Format::Q4_0, SHAPE).is_none());

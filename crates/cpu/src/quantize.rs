@@ -5,7 +5,7 @@
 
 use crate::pool::{Pool, PoolError};
 use crate::simd::Kernels;
-use graph::{NodeId, Operand};
+use graph::Operand;
 
 /// Elements of a block.
 pub(crate) const BLOCK: usize = 32;
@@ -94,6 +94,17 @@ impl QuantMatrix {
         cols: usize,
     ) -> Result<(), PoolError> {
         let rows = x.len().checked_div(cols).unwrap_or(0);
+        self.gather(kernels, pool, [rows, cols], &|row| &x[row * cols..][..cols])
+    }
+
+    /// Replaces the contents by rows that lie anywhere, each of `cols` (a multiple of 32) elements.
+    fn gather<'x>(
+        &mut self,
+        kernels: &Kernels,
+        pool: &mut Pool,
+        [rows, cols]: [usize; 2],
+        x: &(impl Fn(usize) -> &'x [f32] + Sync),
+    ) -> Result<(), PoolError> {
         let blocks = cols / BLOCK;
         (self.rows, self.blocks) = (rows, blocks);
         self.q.resize(rows * blocks * BLOCK, 0);
@@ -120,7 +131,7 @@ impl QuantMatrix {
                         sums: sums.row(row),
                         half_sums: half_sums.row(row),
                     };
-                    (kernels.quantize)(&x[row * cols..][..cols], to);
+                    (kernels.quantize)(&x(row)[..cols], to);
                 }
             }
         })
@@ -169,7 +180,8 @@ struct Entry {
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Key {
     operand: Operand,
-    producer: NodeId,
+    /// The value that the order of the rows was derived from, where it is another than theirs.
+    order: Option<Operand>,
     epoch: u64,
 }
 
@@ -197,7 +209,36 @@ impl QuantCache {
         epoch: u64,
         x: &[f32],
     ) -> Result<&QuantMatrix, PoolError> {
-        let key = Some(Key { operand, producer: operand.producer, epoch });
+        let cols = operand.shape.cols;
+        let rows = x.len().checked_div(cols).unwrap_or(0);
+        let key = Key { operand, order: None, epoch };
+        self.find(kernels, pool, key, rows, &|row| &x[row * cols..][..cols])
+    }
+
+    /// The quantised form of `rows` rows of the first value, in an order that the second one alone tells, in this epoch:
+    /// row `i` is `x(i)`.
+    pub(crate) fn gathered<'x>(
+        &mut self,
+        kernels: &Kernels,
+        pool: &mut Pool,
+        [operand, order]: [Operand; 2],
+        epoch: u64,
+        rows: usize,
+        x: &(impl Fn(usize) -> &'x [f32] + Sync),
+    ) -> Result<&QuantMatrix, PoolError> {
+        self.find(kernels, pool, Key { operand, order: Some(order), epoch }, rows, x)
+    }
+
+    fn find<'x>(
+        &mut self,
+        kernels: &Kernels,
+        pool: &mut Pool,
+        key: Key,
+        rows: usize,
+        x: &(impl Fn(usize) -> &'x [f32] + Sync),
+    ) -> Result<&QuantMatrix, PoolError> {
+        let cols = key.operand.shape.cols;
+        let key = Some(key);
         self.clock += 1;
         let index = match self.entries.iter().position(|entry| entry.key == key) {
             Some(index) => index,
@@ -205,7 +246,7 @@ impl QuantCache {
                 let index = self.vacant();
                 let entry = &mut self.entries[index];
                 entry.key = None;
-                entry.matrix.fill(kernels, pool, x, operand.shape.cols)?;
+                entry.matrix.gather(kernels, pool, [rows, cols], x)?;
                 entry.key = key;
                 index
             }

@@ -430,6 +430,7 @@ fn supports(query: &OpQuery<'_>) -> bool {
         Op::KvStore(_) | Op::KvLoad(_) => activations && is_cache(query.state, None),
         Op::Attention(op) => {
             activations
+                && op.sinks.is_none()
                 && op.head_dim <= WIDEST_KEY
                 && op.value_dim <= WIDEST_VALUE
                 && is_cache(query.state, Some([op.head_dim, op.value_dim]))
@@ -437,6 +438,10 @@ fn supports(query: &OpQuery<'_>) -> bool {
         Op::FusedQkv(_) => activations && matrices(3) && is_cache(query.state, None),
         Op::QkvBiasRopeStore(_) => activations && weights_are(is_vector) && is_cache(query.state, None),
         Op::FusedFfn(_) => activations && matrices(2),
+        // No kernels.
+        Op::ClampedSwiGlu(_) | Op::TopK(_) | Op::GatherCols | Op::ExpertMatMul(_) | Op::CombineExperts => {
+            false
+        }
     }
 }
 

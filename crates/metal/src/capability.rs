@@ -31,7 +31,9 @@ pub(crate) fn supports(query: &OpQuery<'_>) -> bool {
         Op::MatMul(_) => activations && matrices() && vectors(1),
         Op::GetRows(_) => activations && matrices(),
         Op::KvStore(_) | Op::KvLoad(_) => activations && cache_type(query).is_some(),
-        Op::Attention(op) => activations && attention::supports(op) && cache_type(query).is_some(),
+        Op::Attention(op) => {
+            activations && op.sinks.is_none() && attention::supports(op) && cache_type(query).is_some()
+        }
         // Copies of single elements of 32 bits.
         Op::View(_) | Op::Reshape => {
             matches!(query.output, DType::F32 | DType::I32)
@@ -53,6 +55,10 @@ pub(crate) fn supports(query: &OpQuery<'_>) -> bool {
             activations && vectors(0) && cache_type(query).and_then(head_dim).is_some()
         }
         Op::FusedFfn(_) => activations && matrices(),
+        // No kernels.
+        Op::ClampedSwiGlu(_) | Op::TopK(_) | Op::GatherCols | Op::ExpertMatMul(_) | Op::CombineExperts => {
+            false
+        }
     }
 }
 

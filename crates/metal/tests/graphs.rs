@@ -70,6 +70,7 @@ fn forward(accelerator: Option<Box<dyn Backend>>) -> Vec<f32> {
             scale: 0.5,
             window: None,
             soft_cap: None,
+            sinks: None,
         };
         let inputs = [
             q,

@@ -6,7 +6,7 @@
 //! For one query and one segment, on its own: the scores of the visible keys (`simd/attention.rs` has the order of a
 //! dot product), their maximum, the exponentials and their sum (lane `position % 8`, the lanes as a tree), and the
 //! weighted sum of the values in the order of positions. The segments' results are then merged one after the other, by
-//! rising position. All of this depends on the query's position and window alone: not on the batch, on how the prompt
+//! rising position, after a sink, if there is one. All of this depends on the query's position and window alone: not on the batch, on how the prompt
 //! was cut into forwards, on where pages lie, or on who computes what.
 //!
 //! # Who computes what
@@ -90,6 +90,8 @@ struct Shape<'a> {
     value_stride: usize,
     key_elements: Elements,
     value_elements: Elements,
+    /// A logit for each query head.
+    sinks: Option<&'a [f32]>,
 }
 
 /// Attention of the layer of the node.
@@ -138,7 +140,9 @@ fn run(exec: &mut Exec<'_>, op: &Attention, memory: &mut AttentionScratch) -> Re
     partials.clear();
     partials.resize((items.len() + together) * part_len, 0.0);
     let (totals, parts) = partials.split_at_mut(items.len() * part_len);
-    shape.start(totals);
+    for (item, total) in items.iter().zip(totals.chunks_exact_mut(part_len)) {
+        shape.start(item, total);
+    }
     for round in units.chunks(together) {
         let failed = Failure::default();
         let to = Columns::new(parts, part_len);
@@ -225,6 +229,10 @@ impl<'a> Shape<'a> {
         equal("columns of the cached values", values.cols, op.kv_heads * op.value_dim)?;
         equal("rows of the result", out.rows, queries.rows)?;
         equal("columns of the result", out.cols, op.heads * op.value_dim)?;
+        let sinks = op.sinks.map(|id| exec.vector(id)).transpose()?;
+        if let Some(sinks) = sinks {
+            equal("elements of the sinks", sinks.len(), op.heads)?;
+        }
         let positions = exec.ints(2)?;
         equal("positions", positions.len(), queries.rows)?;
         let page_len = exec.call.graph.params().cache.page_len;
@@ -256,6 +264,7 @@ impl<'a> Shape<'a> {
             value_stride: op.value_dim.next_multiple_of(LANES),
             key_elements: elements("cached keys", keys)?,
             value_elements: elements("cached values", values)?,
+            sinks,
         })
     }
 

@@ -73,7 +73,7 @@ impl<'a> Shape<'a> {
     ) -> Result<(), BackendError> {
         let mut tiles = Tiles::new(&mut scratch.floats, self, item);
         self.scale_queries(item, tiles.queries);
-        self.start(tiles.total);
+        self.start(item, tiles.total);
         for segment in item.segments() {
             let part = std::mem::take(&mut tiles.part);
             let more = segment + 1 < item.segments().end;
@@ -270,11 +270,16 @@ impl<'a> Shape<'a> {
         Ok(())
     }
 
-    /// The result of no keys.
-    pub(super) fn start(&self, total: &mut [f32]) {
+    /// The result of no keys: a sink counts as one whose value is zero.
+    pub(super) fn start(&self, item: &Item, total: &mut [f32]) {
+        let last = self.width() - 1;
         total.fill(0.0);
-        for row in total.chunks_exact_mut(self.width()) {
-            row[self.width() - 1] = f32::NEG_INFINITY;
+        for (row, total) in total.chunks_exact_mut(self.width()).take(self.rows_of(item)).enumerate() {
+            let (_, head) = self.token_and_head(item, row);
+            (total[last - 1], total[last]) = match self.sinks {
+                Some(sinks) => (1.0, sinks[head]),
+                None => (0.0, f32::NEG_INFINITY),
+            };
         }
     }
 

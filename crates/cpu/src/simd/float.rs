@@ -7,7 +7,7 @@
 use super::attention::LANES;
 use super::math::{ROUND, activate, exp, sum_lanes, tanh};
 use crate::quantize::QuantRowMut;
-use graph::ops::Activation;
+use graph::ops::{Activation, ClampedSwiGlu};
 use half::{bf16, f16};
 
 /// Partial sums of a float dot product or a sum of squares.
@@ -96,6 +96,31 @@ pub(super) unsafe fn gated(dst: *mut f32, a: *const f32, b: *const f32, kind: Ac
             Activation::Silu => each(dst, a, b, n, |x| activate(Activation::Silu, x)),
             Activation::Gelu => each(dst, a, b, n, |x| activate(Activation::Gelu, x)),
             Activation::Sigmoid => each(dst, a, b, n, |x| activate(Activation::Sigmoid, x)),
+        }
+    }
+}
+
+/// See [`ClampedSwiGlu`], with `a` as the gate. What is no number stays so.
+///
+/// # Safety
+/// See [`add`].
+#[inline(always)]
+pub(super) unsafe fn clamped_swiglu(
+    dst: *mut f32,
+    a: *const f32,
+    b: *const f32,
+    n: usize,
+    op: ClampedSwiGlu,
+) {
+    let ClampedSwiGlu { alpha, limit } = op;
+    for i in 0..n {
+        // SAFETY: the caller's; index below n.
+        unsafe {
+            let (gate, up) = (*a.add(i), *b.add(i));
+            let gate = if gate > limit { limit } else { gate };
+            let up = if up > limit { limit } else { up };
+            let up = if up < -limit { -limit } else { up };
+            *dst.add(i) = (up + 1.0) * (gate / (1.0 + exp(-alpha * gate)));
         }
     }
 }

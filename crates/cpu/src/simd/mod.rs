@@ -29,10 +29,10 @@ mod vnni;
 
 use crate::buffers::ALIGN;
 use crate::exec::Out;
-use crate::pack::{Layout, Packed, rows_of_group};
+use crate::pack::{Groups, Layout, rows_of_group};
 use crate::quantize::{QuantMatrix, QuantRowMut};
 use attention::{KvRows, Rows};
-use graph::ops::Activation;
+use graph::ops::{Activation, ClampedSwiGlu};
 use quant::Format;
 #[cfg(target_arch = "aarch64")]
 use std::arch::is_aarch64_feature_detected;
@@ -152,7 +152,7 @@ pub(crate) struct DotTile<'a> {
     /// All rows of the matrix as they lie in the file, without gaps.
     pub(crate) weights: &'a [u8],
     /// The same in the order of the kernels. Without it, kernels that want that order make it, group by group.
-    pub(crate) packed: Option<&'a Packed>,
+    pub(crate) packed: Option<Groups<'a>>,
     /// Elements of a row.
     pub(crate) cols: usize,
     /// Activation rows of the same width.
@@ -235,6 +235,8 @@ pub(crate) struct Kernels {
     pub(crate) soft_cap: WithFactor,
     pub(crate) activation: unsafe fn(dst: *mut f32, a: *const f32, kind: Activation, n: usize),
     pub(crate) gated: unsafe fn(dst: *mut f32, a: *const f32, b: *const f32, kind: Activation, n: usize),
+    pub(crate) clamped_swiglu:
+        unsafe fn(dst: *mut f32, a: *const f32, b: *const f32, n: usize, op: ClampedSwiGlu),
     pub(crate) rms_norm: unsafe fn(dst: *mut f32, x: *const f32, weight: *const f32, n: usize, epsilon: f32),
     pub(crate) softmax: WithFactor,
     pub(crate) exp_scores: unsafe fn(scores: &mut [f32]) -> (f32, f32),
@@ -337,6 +339,9 @@ macro_rules! all_float_kernels {
             mul(dst: *mut f32, a: *const f32, b: *const f32, n: usize);
             scale(dst: *mut f32, a: *const f32, factor: f32, n: usize);
             soft_cap(dst: *mut f32, a: *const f32, cap: f32, n: usize);
+            clamped_swiglu(
+                dst: *mut f32, a: *const f32, b: *const f32, n: usize, op: graph::ops::ClampedSwiGlu
+            );
             rms_norm(dst: *mut f32, x: *const f32, weight: *const f32, n: usize, epsilon: f32);
             softmax(dst: *mut f32, x: *const f32, factor: f32, n: usize);
             axpby(dst: &mut [f32], dst_factor: f32, src: &[f32], src_factor: f32);

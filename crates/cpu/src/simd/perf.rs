@@ -24,7 +24,8 @@ fn seconds(format: Format, (rows, cols, tokens): (usize, usize, usize), runs: us
     let x = quantised(&scalar::KERNELS, &Random(2).floats(tokens * cols), cols);
     let mut out = vec![0.0; rows * tokens];
     let to = Out::new(&mut out, tokens, rows);
-    let tile = DotTile { format, weights: &weights, packed: Some(&packed), cols, activations: &x, out: to };
+    let tile =
+        DotTile { format, weights: &weights, packed: Some(packed.view()), cols, activations: &x, out: to };
     let time = |kernels: &Kernels| {
         let mut panel = Panel::default();
         let run = |_| {

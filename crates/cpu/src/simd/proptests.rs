@@ -76,7 +76,7 @@ proptest! {
         };
         let expected = run(&scalar::KERNELS, None);
         for kernels in dot_levels() {
-            for packed in [None, Some(&packed)] {
+            for packed in [None, Some(packed.view())] {
                 let found = run(kernels, packed);
                 prop_assert_eq!(found, expected.clone(), "{} packed: {}", kernels.level, packed.is_some());
             }
@@ -104,6 +104,8 @@ proptest! {
                 compare("activation", n, |k, y| (k.activation)(y.as_mut_ptr(), x, kind, n))?;
                 compare("gated", n, |k, y| (k.gated)(y.as_mut_ptr(), x, w, kind, n))?;
             }
+            let op = ClampedSwiGlu { alpha: factor, limit: 7.0 };
+            compare("clamped SwiGLU", n, |k, y| (k.clamped_swiglu)(y.as_mut_ptr(), x, w, n, op))?;
             let pairs = n / 2;
             let (cos, sin) = (w, w.wrapping_add(pairs));
             compare("rope", n, |k, y| (k.rope_split)(y.as_mut_ptr(), x, cos, sin, pairs))?;

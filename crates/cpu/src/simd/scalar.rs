@@ -17,6 +17,7 @@ pub(crate) static KERNELS: Kernels = Kernels {
     soft_cap,
     activation,
     gated,
+    clamped_swiglu,
     rms_norm,
     softmax,
     exp_scores,

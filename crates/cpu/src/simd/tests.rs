@@ -1,7 +1,7 @@
 //! Every level gives the bits of the scalar reference.
 
 use super::*;
-use crate::pack::{Arena, Layout};
+use crate::pack::{Arena, Layout, Packed};
 use crate::pool::Pool;
 use crate::simd::attention::Elements;
 use half::f16;
@@ -109,6 +109,7 @@ fn tile(
 ) -> Vec<f32> {
     let mut out = vec![f32::NAN; rows * x.rows()];
     let to = Out::new(&mut out, x.rows(), rows);
+    let packed = packed.map(Packed::view);
     let tile = DotTile { format, weights, packed, cols, activations: x, out: to };
     // SAFETY: all results are inside `out`, and the table is for this processor.
     unsafe { (kernels.dot_tile)(&tile, 0..rows, 0..x.rows(), &mut Panel::default()) };
@@ -252,6 +253,8 @@ fn float_kernels_have_the_bits_of_the_reference() {
                 unary("activation", &|k, y| (k.activation)(y, a, kind, n));
                 unary("gated", &|k, y| (k.gated)(y, a, b, kind, n));
             }
+            let op = ClampedSwiGlu { alpha: 1.702, limit: 7.0 };
+            unary("clamped SwiGLU", &|k, y| (k.clamped_swiglu)(y, a, b, n, op));
             unary("rms norm", &|k, y| (k.rms_norm)(y, a, b, n, 1e-6));
             unary("rms norm without weight", &|k, y| (k.rms_norm)(y, a, std::ptr::null(), n, 1e-6));
             unary("softmax", &|k, y| (k.softmax)(y, a, 0.7, n));

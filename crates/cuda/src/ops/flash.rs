@@ -148,6 +148,7 @@ mod tests {
             scale: 1.0,
             window: None,
             soft_cap: None,
+            sinks: None,
         };
         let cache = |key: Format, value: Format| Cache {
             keys: 0,

@@ -112,6 +112,13 @@ impl<'a> Lowering<'a> {
             Op::Input(kind) => {
                 Err(invariant("operation", "one that computes", format!("input {}", kind.name())))
             }
+            Op::ClampedSwiGlu(_)
+            | Op::TopK(_)
+            | Op::GatherCols
+            | Op::ExpertMatMul(_)
+            | Op::CombineExperts => {
+                Err(invariant("operation", "one that the backend claims", step.node.op.name()))
+            }
             Op::Add => self.binary(step, elementwise::ADD).map(|()| 1),
             Op::Mul => self.binary(step, elementwise::MUL).map(|()| 1),
             Op::Scale(factor) => self.unary(step, elementwise::SCALE, *factor, 0).map(|()| 1),

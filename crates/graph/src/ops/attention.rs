@@ -2,7 +2,7 @@
 
 use super::cache::{check_group, part_cols};
 use super::{arity, equal, typed};
-use crate::{DType, Graph, GroupId, Shape, StatePart};
+use crate::{DType, Graph, GroupId, Shape, StatePart, WeightId};
 
 /// Causal attention with grouped KV heads; does its own softmax.
 ///
@@ -13,7 +13,8 @@ use crate::{DType, Graph, GroupId, Shape, StatePart};
 ///
 /// A query at position `p` sees the keys at positions `max(0, p + 1 - window) ..= p` of its own sequence. The key at
 /// position `j` of sequence `s` lies in cache row `page_table[s][j / page_len] * page_len + j % page_len`. Query head
-/// `h` reads KV head `h / (heads / kv_heads)`. Score: `softcap(scale * q . k)`.
+/// `h` reads KV head `h / (heads / kv_heads)`. Score: `softcap(scale * q . k)`. With sinks the softmax of head `h` is over
+/// its scores and `sinks[h]`, which takes part in maximum and sum, as it is, and has no value (Xiao et al. 2023).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Attention {
     /// The layer whose cache is read.
@@ -34,6 +35,8 @@ pub struct Attention {
     pub window: Option<usize>,
     /// `cap * tanh(score / cap)` before the softmax.
     pub soft_cap: Option<f32>,
+    /// A vector with a logit for each query head.
+    pub sinks: Option<WeightId>,
 }
 
 impl Attention {
@@ -62,6 +65,10 @@ impl Attention {
                 "expected at least 1 head of at least 1 column, found {} of {} and values of {}",
                 self.heads, self.head_dim, self.value_dim
             ));
+        }
+        if let Some(sinks) = self.sinks {
+            let sinks = graph.weight(sinks);
+            equal(&format!("elements of '{}'", sinks.name), sinks.elements(), self.heads)?;
         }
         equal("columns of the queries", q.cols, self.heads.saturating_mul(self.head_dim))?;
         equal(

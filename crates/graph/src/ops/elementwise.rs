@@ -14,6 +14,28 @@ pub enum Activation {
     Sigmoid,
 }
 
+/// `(u + 1) * g * sigmoid(alpha * g)` with `g = min(gate, limit)` and `u = clamp(up, -limit, limit)`: the gate of gpt-oss
+/// (<https://github.com/openai/gpt-oss>). Inputs, of one shape: `gate` and `up`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct ClampedSwiGlu {
+    /// Multiplies the gate inside the sigmoid.
+    pub alpha: f32,
+    /// The largest gate, and the largest magnitude of what it multiplies; positive.
+    pub limit: f32,
+}
+
+impl ClampedSwiGlu {
+    pub(super) fn infer(&self, inputs: &[(Shape, DType)]) -> Result<(Shape, DType), String> {
+        if !(self.alpha.is_finite() && self.limit.is_finite() && self.limit > 0.0) {
+            return Err(format!(
+                "expected a finite alpha and a positive limit, found {} and {}",
+                self.alpha, self.limit
+            ));
+        }
+        infer_binary(inputs, false)
+    }
+}
+
 pub(super) fn infer_unary(inputs: &[(Shape, DType)]) -> Result<(Shape, DType), String> {
     let [a] = arity(inputs)?;
     Ok((super::typed("input 0", a, DType::F32)?, DType::F32))

@@ -6,6 +6,7 @@
 mod attention;
 mod cache;
 mod elementwise;
+mod experts;
 mod fused;
 mod input;
 mod matmul;
@@ -13,10 +14,12 @@ mod norm;
 mod rope;
 mod rows;
 mod shape;
+mod topk;
 
 pub use attention::Attention;
 pub use cache::{KvLoad, KvStore};
-pub use elementwise::Activation;
+pub use elementwise::{Activation, ClampedSwiGlu};
+pub use experts::ExpertMatMul;
 pub use fused::{FusedFfn, FusedOp, FusedQkv, QkvBiasRopeStore};
 pub use input::InputKind;
 pub use matmul::{BatchMatMul, MatMul};
@@ -24,6 +27,7 @@ pub use norm::{QkNorm, RmsNorm, Softmax};
 pub use rope::{Rope, RopeStyle, RopeTable};
 pub use rows::GetRows;
 pub use shape::{Permute, View};
+pub use topk::TopK;
 
 use crate::{DType, Graph, Shape, WeightId};
 
@@ -45,6 +49,8 @@ pub enum Op {
     /// `activation(a) * b`: what the fusion pass makes of an activation and the product with it (SwiGLU for SiLU,
     /// GeGLU for GELU, the attention gate for the sigmoid).
     Gated(Activation),
+    /// The gate of gpt-oss.
+    ClampedSwiGlu(ClampedSwiGlu),
     /// Root-mean-square normalisation of rows.
     RmsNorm(RmsNorm),
     /// Root-mean-square normalisation of every head.
@@ -57,6 +63,17 @@ pub enum Op {
     BatchMatMul(BatchMatMul),
     /// Rows of a weight (embedding) or of an activation (output rows), by index.
     GetRows(GetRows),
+    /// Columns of the largest elements of each row.
+    TopK(TopK),
+    /// Elements of each row by their columns: `y[i, j] = x[i, indices[i, j]]`. Inputs: `x` f32 `[rows, n]` and the indices,
+    /// i32 `[rows, k]`; result f32 `[rows, k]`.
+    GatherCols,
+    /// Products with the matrices of chosen experts.
+    ExpertMatMul(ExpertMatMul),
+    /// Weighted sum of what the chosen experts give: `z[t] = sum_j weights[t, j] * y[t * used + j]`. Inputs, both f32: `y`,
+    /// `[tokens * used, out]`, and the weights, `[tokens, used]`; result `[tokens, out]`. The sum is taken in the order of
+    /// the choices.
+    CombineExperts,
     /// Rotary position embedding.
     Rope(Rope),
     /// Writes keys and values into the layer's cache.
@@ -94,12 +111,17 @@ impl Op {
             Op::Gated(Activation::Silu) => "SwiGlu",
             Op::Gated(Activation::Gelu) => "GeGlu",
             Op::Gated(Activation::Sigmoid) => "SigmoidGate",
+            Op::ClampedSwiGlu(_) => "ClampedSwiGlu",
             Op::RmsNorm(_) => "RmsNorm",
             Op::QkNorm(_) => "QkNorm",
             Op::Softmax(_) => "Softmax",
             Op::MatMul(_) => "MatMul",
             Op::BatchMatMul(_) => "BatchMatMul",
             Op::GetRows(_) => "GetRows",
+            Op::TopK(_) => "TopK",
+            Op::GatherCols => "GatherCols",
+            Op::ExpertMatMul(_) => "ExpertMatMul",
+            Op::CombineExperts => "CombineExperts",
             Op::Rope(_) => "RoPE",
             Op::KvStore(_) => "KvStore",
             Op::KvLoad(_) => "KvLoad",
@@ -120,7 +142,9 @@ impl Op {
             Op::RmsNorm(op) => op.weight.into_iter().collect(),
             Op::QkNorm(op) => vec![op.weight],
             Op::MatMul(op) => [Some(op.weight), op.bias].into_iter().flatten().collect(),
+            Op::ExpertMatMul(op) => [Some(op.weight), op.bias].into_iter().flatten().collect(),
             Op::GetRows(op) => op.table.into_iter().collect(),
+            Op::Attention(op) => op.sinks.into_iter().collect(),
             Op::FusedQkv(op) => op.weights(),
             Op::QkvBiasRopeStore(op) => op.weights(),
             Op::FusedFfn(op) => op.weights.to_vec(),
@@ -144,7 +168,7 @@ impl Op {
     /// result depends on nothing else of that input.
     pub fn may_alias(&self, input: usize) -> bool {
         match self {
-            Op::Add | Op::Mul | Op::Gated(_) => input <= 1,
+            Op::Add | Op::Mul | Op::Gated(_) | Op::ClampedSwiGlu(_) => input <= 1,
             Op::Scale(_) | Op::Activation(_) | Op::SoftCap(_) => input == 0,
             Op::RmsNorm(_) | Op::QkNorm(_) | Op::Softmax(_) | Op::Rope(_) => input == 0,
             _ => false,
@@ -157,6 +181,7 @@ impl Op {
             Op::Input(kind) => Ok((kind.shape(graph.params()), DType::I32)),
             Op::Add | Op::Mul => elementwise::infer_binary(inputs, true),
             Op::Gated(_) => elementwise::infer_binary(inputs, false),
+            Op::ClampedSwiGlu(op) => op.infer(inputs),
             Op::Scale(_) | Op::Activation(_) | Op::SoftCap(_) => elementwise::infer_unary(inputs),
             Op::RmsNorm(op) => op.infer(graph, inputs),
             Op::QkNorm(op) => op.infer(graph, inputs),
@@ -164,6 +189,10 @@ impl Op {
             Op::MatMul(op) => op.infer(graph, inputs),
             Op::BatchMatMul(op) => op.infer(inputs),
             Op::GetRows(op) => op.infer(graph, inputs),
+            Op::TopK(op) => op.infer(inputs),
+            Op::GatherCols => topk::infer_gather(inputs),
+            Op::ExpertMatMul(op) => op.infer(graph, inputs),
+            Op::CombineExperts => experts::infer_combine(inputs),
             Op::Rope(op) => op.infer(inputs),
             Op::KvStore(op) => op.infer(graph, inputs),
             Op::KvLoad(op) => op.infer(graph, inputs),

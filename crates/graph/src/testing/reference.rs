@@ -1,7 +1,7 @@
 //! Every operation in plain loops, as its documentation states it.
 
 use super::backend::TestState;
-use crate::ops::{Activation, Attention, KvStore, Rope, RopeStyle, View};
+use crate::ops::{Activation, Attention, ClampedSwiGlu, ExpertMatMul, KvStore, Rope, RopeStyle, View};
 use crate::{BackendError, Batch, DType, Graph, Op, Shape, StatePart, WeightData};
 use std::collections::{BTreeMap, HashMap};
 
@@ -113,6 +113,9 @@ pub(super) fn apply(
         (Op::View(view), Data::I32(x)) => {
             return Ok(Value { shape, data: Data::I32(window(view, x, inputs[0].shape.cols)) });
         }
+        (Op::TopK(op), Data::F32(x)) => {
+            return Ok(Value { shape, data: Data::I32(top_k(x, inputs[0].shape.cols, op.k)) });
+        }
         _ => {}
     }
     let weights: Vec<Vec<f32>> = weights.iter().map(|w| elements(&w.bytes)).collect();
@@ -128,6 +131,7 @@ pub(super) fn apply(
         Op::Add => broadcast(&|a, b| a + b)?,
         Op::Mul => broadcast(&|a, b| a * b)?,
         Op::Gated(activation) => broadcast(&|a, b| activate(*activation, a) * b)?,
+        Op::ClampedSwiGlu(op) => broadcast(&|a, b| clamped_swiglu(op, a, b))?,
         Op::Scale(factor) => each(&|x| factor * x)?,
         Op::Activation(activation) => each(&|x| activate(*activation, x))?,
         Op::SoftCap(cap) => each(&|x| cap * (x / cap).tanh())?,
@@ -162,6 +166,20 @@ pub(super) fn apply(
             };
             gather(table, shape.cols, indices)?
         }
+        Op::GatherCols => {
+            let (x, indices) = (f32s(0)?.chunks(cols(0).max(1)), inputs[1].i32()?.chunks(shape.cols.max(1)));
+            let rows = x.zip(indices).map(|(x, indices)| gather(x, 1, indices));
+            rows.collect::<Result<Vec<_>, _>>()?.concat()
+        }
+        Op::ExpertMatMul(op) => expert_matmul(op, f32s(0)?, cols(0), inputs[1].i32()?, &weights)?,
+        Op::CombineExperts => {
+            let (y, weights) = (f32s(0)?, f32s(1)?);
+            let used = cols(1);
+            let element = |t: usize, c: usize| -> f32 {
+                (0..used).map(|j| weights[t * used + j] * y[(t * used + j) * shape.cols + c]).sum()
+            };
+            (0..shape.rows).flat_map(|t| (0..shape.cols).map(move |c| element(t, c))).collect()
+        }
         Op::Rope(op) => rope(op, f32s(0)?, inputs[1].i32()?, cols(0)),
         Op::KvStore(op) => {
             store(op, f32s(0)?, f32s(1)?, inputs[2].i32()?, state)?;
@@ -172,13 +190,14 @@ pub(super) fn apply(
             let part: Vec<f32> = elements(&state.parts[&op.part]);
             gather(&part, shape.cols, inputs[1].i32()?)?
         }
-        Op::Attention(op) => attention(op, inputs, state, page_len)?,
+        Op::Attention(op) => attention(op, inputs, state, page_len, weights.first().map(Vec::as_slice))?,
         Op::Permute(op) => {
             let (x, n, dim) = (f32s(0)?, inputs[0].shape.rows, shape.cols);
             let row = |i: usize| &x[(i % n) * cols(0) + (i / n) * dim..][..dim];
             (0..op.heads * n).flat_map(|i| row(i).to_vec()).collect()
         }
         Op::Input(_)
+        | Op::TopK(_)
         | Op::View(_)
         | Op::Reshape
         | Op::FusedQkv(_)
@@ -222,6 +241,43 @@ fn activate(activation: Activation, x: f32) -> f32 {
         }
         Activation::Sigmoid => 1.0 / (1.0 + (-x).exp()),
     }
+}
+
+fn clamped_swiglu(op: &ClampedSwiGlu, gate: f32, up: f32) -> f32 {
+    let (gate, up) = (gate.min(op.limit), up.clamp(-op.limit, op.limit));
+    (up + 1.0) * gate / (1.0 + (-op.alpha * gate).exp())
+}
+
+fn top_k(x: &[f32], cols: usize, k: usize) -> Vec<i32> {
+    let rows = x.chunks(cols.max(1)).flat_map(|row| {
+        let mut columns: Vec<usize> = (0..cols).collect();
+        let descending = |a: f32, b: f32| b.partial_cmp(&a).unwrap_or(a.is_nan().cmp(&b.is_nan()));
+        columns.sort_by(|&a, &b| descending(row[a], row[b]));
+        columns.into_iter().take(k).map(|column| column as i32)
+    });
+    rows.collect()
+}
+
+fn expert_matmul(
+    op: &ExpertMatMul,
+    x: &[f32],
+    cols: usize,
+    indices: &[i32],
+    weights: &[Vec<f32>],
+) -> Result<Vec<f32>, String> {
+    let out = weights[0].len() / op.experts / cols.max(1);
+    let rows = x.len() / cols.max(1);
+    let mut y = Vec::new();
+    for (choice, &expert) in indices.iter().enumerate() {
+        let expert = usize::try_from(expert).ok().filter(|&expert| expert < op.experts);
+        let expert = expert.ok_or_else(|| format!("no expert {}", indices[choice]))?;
+        let row = if rows == indices.len() { choice } else { choice / op.used };
+        let x = &x[row * cols..][..cols];
+        y.extend((expert * out..(expert + 1) * out).map(|row| {
+            dot(x, &weights[0][row * cols..][..cols]) + weights.get(1).map_or(0.0, |bias| bias[row])
+        }));
+    }
+    Ok(y)
 }
 
 fn rms_norm(x: &[f32], width: usize, weight: Option<&[f32]>, epsilon: f32) -> Vec<f32> {
@@ -287,6 +343,7 @@ fn attention(
     inputs: &[Value],
     state: Option<&mut TestState>,
     page_len: usize,
+    sinks: Option<&[f32]>,
 ) -> Result<Vec<f32>, String> {
     let state = state.ok_or_else(|| format!("no state for layer {}", op.layer))?;
     let keys: Vec<f32> = elements(&state.parts[&StatePart::Key]);
@@ -311,6 +368,8 @@ fn attention(
                         op.soft_cap.map_or(score, |cap| cap * (score / cap).tanh())
                     })
                     .collect();
+                // A sink is one more score, of no key.
+                scores.extend(sinks.map(|sinks| sinks[head]));
                 softmax(&mut scores, 1.0);
                 let mut sum = vec![0.0; op.value_dim];
                 for (j, score) in (first..=last).zip(scores) {

@@ -170,6 +170,7 @@ pub fn attention() -> Attention {
         scale: 0.5,
         window: None,
         soft_cap: None,
+        sinks: None,
     }
 }
 

@@ -87,6 +87,11 @@ fn every_operation_counts_its_inputs() {
         (2, Op::Add),
         (2, Op::Mul),
         (2, Op::Gated(Activation::Silu)),
+        (1, Op::TopK(TopK { k: 1 })),
+        (2, Op::ClampedSwiGlu(ClampedSwiGlu { alpha: 1.0, limit: 1.0 })),
+        (2, Op::GatherCols),
+        (2, Op::ExpertMatMul(ExpertMatMul { weight: w, bias: None, experts: 1, used: 1 })),
+        (2, Op::CombineExperts),
         (2, Op::BatchMatMul(BatchMatMul { batch: 1 })),
         (2, Op::GetRows(GetRows { table: None })),
         (2, Op::Rope(Rope { head_dim: 8, style: RopeStyle::SplitHalf, table })),
@@ -126,6 +131,14 @@ fn elementwise() {
     t.accepts(Op::Mul, &[x, row], 3, 8);
     t.accepts(Op::Gated(Activation::Silu), &[x, x], 3, 8);
     t.accepts(Op::SoftCap(30.0), &[narrow], 3, 6);
+    let clamped = |alpha, limit| Op::ClampedSwiGlu(ClampedSwiGlu { alpha, limit });
+    t.accepts(clamped(1.702, 7.0), &[x, x], 3, 8);
+    let text = "input 1: expected the shape of input 0 ([3, 8]), found [1, 8]";
+    t.refuses(clamped(1.702, 7.0), &[x, row], text);
+    for (alpha, limit) in [(f32::NAN, 7.0), (1.0, 0.0), (1.0, f32::INFINITY)] {
+        let text = format!("expected a finite alpha and a positive limit, found {alpha} and {limit}");
+        t.refuses(clamped(alpha, limit), &[x, x], &text);
+    }
     t.refuses(Op::Add, &[x, narrow], "input 1: expected the shape of input 0 ([3, 8]), found [3, 6]");
     t.refuses(Op::Add, &[row, x], "input 1: expected the shape of input 0 ([1, 8]), found [3, 8]");
     let text = "input 1: expected the shape of input 0 ([3, 8]), found [1, 8]";
@@ -177,6 +190,52 @@ fn products() {
     assert_eq!(ffn((5, 7), (5, 8)), error("columns of 'w5x7': expected 8, found 7"));
     assert_eq!(ffn((5, 8), (5, 7)), error("columns of 'w5x7': expected 8, found 7"));
     assert_eq!(ffn((5, 8), (6, 8)), error("rows of 'w6x8': expected 5, found 6"));
+}
+
+#[test]
+fn experts() {
+    let mut t = bench();
+    let (x, narrow, row, ints, pages) = (t.x, t.narrow, t.row, t.ints, t.pages);
+    t.accepts(Op::TopK(TopK { k: 8 }), &[x], 3, 8);
+    let top = t.b.op("top", Op::TopK(TopK { k: 2 }), &[x]).unwrap();
+    t.refuses(Op::TopK(TopK { k: 0 }), &[x], "k: expected 1 to 8 columns, found 0");
+    t.refuses(Op::TopK(TopK { k: 7 }), &[narrow], "k: expected 1 to 6 columns, found 7");
+    t.refuses(Op::TopK(TopK { k: 1 }), &[ints], "input 0: expected f32, found i32");
+
+    t.accepts(Op::GatherCols, &[x, top], 3, 2);
+    t.refuses(Op::GatherCols, &[x, pages], "rows of the indices: expected 3, found 1");
+    t.refuses(Op::GatherCols, &[x, x], "indices: expected i32, found f32");
+
+    // Three experts of 5 x 8, two for each token; then three of 4 x 5 with a row for each choice.
+    let (weight, bias, second) = (t.weight(15, 8), t.weight(3, 5), t.weight(12, 5));
+    let op = |weight, bias, experts, used| Op::ExpertMatMul(ExpertMatMul { weight, bias, experts, used });
+    t.accepts(op(weight, Some(bias), 3, 2), &[x, top], 6, 5);
+    let hidden = t.b.op("hidden", op(weight, None, 3, 2), &[x, top]).unwrap();
+    t.accepts(op(second, None, 3, 2), &[hidden, top], 6, 4);
+    t.refuses(
+        op(weight, None, 2, 2),
+        &[x, top],
+        "rows of 'w15x8': expected a multiple of 2 experts, found 15",
+    );
+    t.refuses(
+        op(weight, None, 0, 2),
+        &[x, top],
+        "rows of 'w15x8': expected a multiple of 0 experts, found 15",
+    );
+    t.refuses(op(weight, None, 3, 0), &[x, top], "expected at least 1 expert for each token, found 0");
+    t.refuses(op(weight, None, 3, 1), &[x, top], "columns of the indices: expected 1, found 2");
+    t.refuses(op(weight, None, 3, 2), &[narrow, top], "columns of 'w15x8': expected 6, found 8");
+    t.refuses(op(weight, None, 3, 2), &[x, x], "indices: expected i32, found f32");
+    let text = "rows of input 0: expected 3 (one for each token) or 6 (one for each choice), found 1";
+    t.refuses(op(weight, None, 3, 2), &[row, top], text);
+    let (few, short) = (t.weight(2, 5), t.weight(3, 4));
+    t.refuses(op(weight, Some(few), 3, 2), &[x, top], "rows of 'w2x5': expected 3, found 2");
+    t.refuses(op(weight, Some(short), 3, 2), &[x, top], "columns of 'w3x4': expected 5, found 4");
+
+    let weights = t.b.op("weights", Op::GatherCols, &[x, top]).unwrap();
+    t.accepts(Op::CombineExperts, &[hidden, weights], 3, 5);
+    t.refuses(Op::CombineExperts, &[x, weights], "rows of input 0: expected 6, found 3");
+    t.refuses(Op::CombineExperts, &[hidden, top], "weights: expected f32, found i32");
 }
 
 #[test]
@@ -264,6 +323,10 @@ fn attention_checks_heads_cache_and_inputs() {
     };
     t.accepts(with(|_| ()), &inputs, 3, 16);
     t.accepts(with(|a| a.window = Some(1)), &inputs, 3, 16);
+    let (sinks, few) = (t.weight(1, 4), t.weight(1, 3));
+    let with_sinks = |sinks| Op::Attention(Attention { sinks: Some(sinks), ..attention() });
+    t.accepts(with_sinks(sinks), &inputs, 3, 16);
+    t.refuses(with_sinks(few), &inputs, "elements of 'w1x3': expected 4, found 3");
     t.refuses(with(|a| a.window = Some(0)), &inputs, "window: expected at least 1 key, found 0");
     for (change, found) in [
         ((|a| a.heads = 0) as fn(&mut Attention), "0 of 4 and values of 4"),

@@ -188,6 +188,7 @@ impl Attention {
             scale: self.scale,
             window: self.window,
             soft_cap: None,
+            sinks: None,
         };
         let attended = b.op("attention", Op::Attention(op), &inputs)?;
         let Some(gate) = &self.gate else { return Ok(attended) };

@@ -25,6 +25,7 @@ pub(crate) static KERNELS: Kernels = Kernels {
     soft_cap: float::soft_cap,
     activation: float::activation,
     gated: float::gated,
+    clamped_swiglu: float::clamped_swiglu,
     rms_norm: float::rms_norm,
     softmax: float::softmax,
     exp_scores: attention::exp_scores,

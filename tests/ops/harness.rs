@@ -8,9 +8,11 @@ use graph::{
     NodeCall, NodeId, Op, OpQuery, Operand, Participation, Shape, StateId, StatePart, StateSpec, WeightData,
     WeightId, WeightInfo,
 };
+use metal::device::Device;
 use metal::{MetalBackend, MetalOptions, Switches};
 use metal_sim::device::SimDevice;
 use quant::Format;
+use sim_ptx::PtxDevice;
 use std::sync::Mutex;
 use std::time::Duration;
 
@@ -69,6 +71,12 @@ pub fn backends() -> Vec<Tested> {
         let backend = Box::new(metal(Switches::default()));
         all.push(Tested { name: METAL.into(), quantised: false, half: false, backend });
     }
+    // Only by its whole name: it needs a GPU, and clang or libraries that were compiled elsewhere (docs/metal-sim.md).
+    if wanted == METAL_PTX {
+        let device = PtxDevice::first().unwrap_or_else(|error| panic!("SMELT_TEST_BACKEND: {error}"));
+        let backend = Box::new(metal_on(device, METAL_PTX, Switches::default()));
+        all.push(Tested { name: METAL_PTX.into(), quantised: false, half: false, backend });
+    }
     assert!(!all.is_empty(), "SMELT_TEST_BACKEND: no backend '{wanted}' on this machine");
     all
 }
@@ -100,7 +108,7 @@ impl Tested {
 
     /// Whether it is the Metal backend.
     pub fn is_metal(&self) -> bool {
-        self.name == METAL
+        self.name.starts_with("metal")
     }
 
     /// Fails unless two ways to compute the same agree: to the bit on a CPU; elsewhere sums may be in another order.
@@ -124,17 +132,24 @@ const CUDA: &str = "cuda";
 /// The name of the Metal backend on the simulated device.
 pub const METAL: &str = "metal-sim";
 
+/// The name of the Metal backend on an NVIDIA GPU.
+const METAL_PTX: &str = "metal-ptx";
+
 /// The Metal backend on the simulated device.
 pub fn metal(switches: Switches) -> MetalBackend<SimDevice> {
+    let device =
+        SimDevice::from_environment().unwrap_or_else(|error| panic!("these tests need clang: {error}"));
+    metal_on(device, METAL, switches)
+}
+
+fn metal_on<D: Device>(device: D, name: &'static str, switches: Switches) -> MetalBackend<D> {
     // One at a time, so that the first test compiles the kernels and the others find them in the cache.
     static COMPILING: Mutex<()> = Mutex::new(());
     let _guard = COMPILING.lock();
-    let device =
-        SimDevice::from_environment().unwrap_or_else(|error| panic!("these tests need clang: {error}"));
     // So that changed kernels can be tested without a build (see docs/metal.md).
     let sources = Switches::from_environment().unwrap().sources;
     let switches = Switches { sources, ..switches };
-    MetalBackend::new(device, MetalOptions { name: METAL, timeout: TIMEOUT, switches })
+    MetalBackend::new(device, MetalOptions { name, timeout: TIMEOUT, switches })
         .unwrap_or_else(|error| panic!("{error}"))
 }
 

@@ -80,7 +80,7 @@ METAL_SIM_OUTLINE void atomic_thread_fence(mem_flags flags, memory_order order, 
   metal_sim::Lane* lane = metal_sim::current_lane();
   lane->threadgroup->sanitizer->hooks->fence(lane, uint32_t(flags), order, scope);
 #endif
-  __atomic_thread_fence(__ATOMIC_SEQ_CST);
+  METAL_SIM_FENCE();
 }
 }  // namespace metal
 using metal::atomic_bool;

@@ -4,6 +4,7 @@
 #pragma clang system_header
 #define METAL_SIM_INLINE inline __attribute__((always_inline))
 #define METAL_SIM_ENTRY
+#define METAL_SIM_FENCE() __atomic_thread_fence(__ATOMIC_SEQ_CST)
 // Functions of ours that look at the runtime's memory or let other threads run. With the sanitizer they are calls,
 // so that the memory is not checked and the return address tells where in the source they were called.
 #define METAL_SIM_UNCHECKED __attribute__((no_sanitize("thread", "alignment", "array-bounds")))

@@ -7,6 +7,7 @@
 #define METAL_SIM_INLINE inline __attribute__((always_inline))
 #define METAL_SIM_OUTLINE METAL_SIM_INLINE
 #define METAL_SIM_ENTRY METAL_SIM_INLINE
+#define METAL_SIM_FENCE() __nvvm_membar_gl()
 #define METAL_SIM_UNCHECKED
 #define METAL_SIM_UNCHECKED_BEGIN
 #define METAL_SIM_UNCHECKED_END

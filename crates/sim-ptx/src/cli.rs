@@ -7,13 +7,16 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use metal::device::*;
+use metal::library::Sources;
 use metal_sim::compile::{Clang, Source};
 use metal_sim::record;
-use sim_ptx::{PtxBuffer, PtxDevice, PtxLibrary};
+use sim_ptx::{PtxBuffer, PtxDevice, PtxLibrary, libraries};
 
 const USAGE: &str = "\
 usage:
   sim-ptx build FILE.metal -o LIBRARY   compile to a file that needs no clang any more
+  sim-ptx backend DIRECTORY             build the libraries of the Metal backend into a directory for
+                                        SIM_PTX_LIBRARIES, where a machine without clang finds them
   sim-ptx pack DIRECTORY                build the library of every recorded dispatch (*.case) in a directory
   sim-ptx replay DIRECTORY              run every recorded dispatch and compare with what was recorded
   sim-ptx bench LIBRARY KERNEL WEIGHT-BYTES X-FLOATS Y-FLOATS THREADGROUPS THREADS ARGUMENT...
@@ -37,6 +40,7 @@ pub fn run(arguments: &[String]) -> Outcome<String> {
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
     match &arguments[..] {
         ["build", file, "-o", output] => build(Path::new(file), Path::new(output)),
+        ["backend", directory] => backend(Path::new(directory)),
         ["pack", directory] => pack(Path::new(directory)),
         ["replay", directory] => replay(Path::new(directory)),
         ["bench", library, kernel, rest @ ..] => bench(Path::new(library), kernel, rest),
@@ -49,6 +53,19 @@ fn build(file: &Path, output: &Path) -> Outcome<String> {
     let name = file.display().to_string();
     let data = compiled(&name, &source, &CompileOptions::default())?;
     fs::write(output, data).map_err(|error| format!("{}: {error}", output.display()))?;
+    Ok(String::new())
+}
+
+fn backend(directory: &Path) -> Outcome<String> {
+    let clang = Clang::find().map_err(text)?;
+    for library in metal::ops::LIBRARIES {
+        let source = library.source(&Sources::default());
+        let source = Source { name: library.name, text: &source, include_directories: &[], only: None };
+        for math in [MathMode::Fast, MathMode::Safe] {
+            let options = CompileOptions { math, ..CompileOptions::default() };
+            libraries::add(directory, &clang, source, &options).map_err(text)?;
+        }
+    }
     Ok(String::new())
 }
 

@@ -53,6 +53,25 @@ pub(crate) fn symbol(number: usize) -> String {
     format!("metal_kernel_{number}")
 }
 
+/// The PTX without its other kernels: the driver compiles all that it is given.
+pub(crate) fn with_one_kernel(ptx: &str, number: usize) -> String {
+    let entry = |line: &str| {
+        line.strip_prefix(".visible .entry ").map(|rest| rest.split('(').next() == Some(&symbol(number)))
+    };
+    let mut text = String::with_capacity(ptx.len());
+    let mut is_wanted = true;
+    for line in ptx.lines() {
+        is_wanted = entry(line).unwrap_or(is_wanted);
+        if is_wanted {
+            text.push_str(line);
+            text.push('\n');
+        }
+        // The end of a function; blocks within are indented.
+        is_wanted |= line == "}";
+    }
+    text
+}
+
 /// A compiled library: what its kernels' parameters are, and their code.
 #[derive(Debug)]
 pub(crate) struct Compiled {
@@ -106,4 +125,30 @@ pub(crate) fn load(label: &str, data: &[u8]) -> Result<Compiled> {
 fn part(data: &[u8]) -> Option<(&[u8], &[u8])> {
     let (length, rest) = data.split_first_chunk()?;
     rest.split_at_checked(usize::try_from(u64::from_le_bytes(*length)).ok()?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_that_is_no_library_or_is_cut_off_is_told() {
+        for (data, reason) in [(&b"no library"[..], "expected a library"), (b"SIMPTX1\nx", "cut off")] {
+            let error = load("w", data).unwrap_err().to_string();
+            assert!(error.contains(reason), "{error}");
+        }
+    }
+
+    #[test]
+    fn of_the_kernels_only_the_wanted_one_stays() {
+        let kernel = |number: usize| {
+            format!(
+                ".visible .entry metal_kernel_{number}(\n\t.param .b8 a[8]\n)\n{{\n\t{{ // callseq\n\t}} // callseq\n\tret;\n}}\n"
+            )
+        };
+        let (head, function) = (".version 7.8\n.global .u64 g;\n", ".func f()\n{\n\tret;\n}\n");
+        let ptx = [head, &kernel(1), function, &kernel(10), &kernel(2), function].concat();
+        assert_eq!(with_one_kernel(&ptx, 1), [head, &kernel(1), function, function].concat());
+        assert_eq!(with_one_kernel(&ptx, 10), [head, function, &kernel(10), function].concat());
+    }
 }

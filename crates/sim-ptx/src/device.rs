@@ -14,6 +14,7 @@ use metal_sim::runtime::Kernel;
 use crate::buffer::PtxBuffer;
 use crate::compile::{self, Compiled};
 use crate::driver::{Code, Context};
+use crate::libraries;
 use crate::queue::PtxQueue;
 
 /// An NVIDIA GPU that executes Metal's kernels. A clone is another handle on it.
@@ -83,8 +84,11 @@ impl Device for PtxDevice {
     }
 
     fn new_library(&self, label: &str, source: &str, options: &CompileOptions) -> Result<PtxLibrary> {
-        let clang = Clang::find().map_err(|error| Error::Device(error.to_string()))?;
         let source = Source { name: label, text: source, include_directories: &[], only: None };
+        if let Some(data) = libraries::find(source, options) {
+            return self.new_library_with_data(label, &data);
+        }
+        let clang = Clang::find().map_err(|error| Error::Device(error.to_string()))?;
         self.new_library_with_data(label, &compile::build(&clang, source, options)?)
     }
 
@@ -105,7 +109,7 @@ impl Device for PtxDevice {
         let kernel = &module.kernels()[number];
         let (values, defined) = constant_values(kernel, module.constants(), constants)?;
         // Function constants are variables of the module, so that each pipeline has a module of its own.
-        let code = Code::new(&self.context, &library.compiled.ptx)?;
+        let code = Code::new(&self.context, &compile::with_one_kernel(&library.compiled.ptx, number))?;
         let values: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
         if !values.is_empty() {
             code.set_global("metal_sim_constants", &values)?;

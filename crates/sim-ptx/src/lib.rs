@@ -8,6 +8,7 @@ mod compile;
 mod device;
 mod driver;
 mod grid;
+pub mod libraries;
 mod queue;
 
 pub use buffer::PtxBuffer;

@@ -43,6 +43,11 @@ impl Lab {
         Self::on(device(), name, source, options)
     }
 
+    /// Whether its dispatches are worth comparing: kernels under the sanitizer are often wrong on purpose.
+    fn can_be_recorded(&self) -> bool {
+        !self.source.1.is_empty() && self.device.sanitizer().is_none()
+    }
+
     pub fn on(device: SimDevice, name: &str, source: &str, options: &CompileOptions) -> Self {
         let library = device.new_library(name, source, options).unwrap_or_else(|error| panic!("{error}"));
         let queue = device.new_queue("test").unwrap();
@@ -140,9 +145,7 @@ impl Launch<'_> {
         }
         let before: Vec<Vec<u8>> = self.buffers.iter().map(|(_, buffer, _)| read(buffer)).collect();
         let interval = command_buffer.commit()?.wait(Duration::from_secs(120))?;
-        if let Some(directory) =
-            std::env::var_os("SMELT_SIM_RECORD").filter(|_| !self.lab.source.1.is_empty())
-        {
+        if let Some(directory) = std::env::var_os("SMELT_SIM_RECORD").filter(|_| self.lab.can_be_recorded()) {
             self.record(directory.as_ref(), &before, (grid, threads, exact));
         }
         Ok(interval)

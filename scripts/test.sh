@@ -91,7 +91,11 @@ if [ "${1:-all}" != release ]; then
     stage "debug tests: overflow checks and debug assertions" suite
 fi
 if [ -e /dev/nvidiactl ] && clang; then
-    stage "Metal kernels on an NVIDIA GPU" cargo test --locked --release -p smelt-sim-ptx --test gpu -- --ignored
+    on_nvidia() {
+        cargo test --locked --release -p smelt-sim-ptx --test gpu -- --ignored &&
+            SMELT_TEST_BACKEND=metal-ptx cargo test --locked --release -p smelt-tests --test ops
+    }
+    stage "Metal kernels on an NVIDIA GPU" on_nvidia
 else
     echo "NOT RUN Metal kernels on an NVIDIA GPU, missing: the GPU or clang" >> "$summary"
 fi

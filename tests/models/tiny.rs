@@ -2,7 +2,8 @@
 //! that hold for any model.
 
 use engine::{Activations, Device, Engine, LoadOptions, Step, Wanted};
-use smelt_tests::tiny::{Reference, Tiny};
+use quant::Format;
+use smelt_tests::tiny::{Reference, Tiny, VOCAB};
 use std::ops::ControlFlow;
 
 fn load(tiny: &Tiny, options: &LoadOptions) -> Engine {
@@ -93,6 +94,32 @@ fn r17_results_do_not_depend_on_batch_chunks_or_threads() {
     }
 }
 
+/// Experts' weights in the order of the kernels or as they lie in the file, one token or many at a time: the same bits.
+#[test]
+fn packed_experts_give_the_same_bits() {
+    let reference = Reference::read();
+    for format in [Format::MXFP4, Format::Q8_0, Format::Q5_1] {
+        for (name, tiny) in reference.models().into_iter().filter(|(_, tiny)| tiny.experts > 0) {
+            let tiny = Tiny { expert_format: Some(format), ..tiny };
+            let options =
+                |repack, batch| LoadOptions { repack: Some(repack), batch, ..LoadOptions::default() };
+            let mut engine = load(&tiny, &options(true, 40));
+            let whole = all_logits(&mut engine, &reference.ids);
+            let one_by_one = all_logits(&mut load(&tiny, &options(true, 1)), &reference.ids);
+            assert!(one_by_one == whole, "{name} {format}, one by one");
+            let unpacked = all_logits(&mut load(&tiny, &options(false, 40)), &reference.ids);
+            assert!(unpacked == whole, "{name} {format}, not packed");
+            // And near what whole numbers give.
+            let exact = LoadOptions { activations: Some(Activations::F32), ..LoadOptions::default() };
+            let exact = all_logits(&mut load(&tiny, &exact), &reference.ids);
+            let square =
+                |a: &[f32], b: &[f32]| -> f32 { a.iter().zip(b).map(|(a, b)| (a - b).powi(2)).sum() };
+            let (error, size) = (square(&whole[39], &exact[39]), square(&exact[39], &[0.0; VOCAB]));
+            assert!(error < 1e-2 * size, "{name} {format}: {error} of {size}");
+        }
+    }
+}
+
 #[test]
 fn an_unknown_scaling_type_is_an_error_and_an_unread_tensor_is_told() {
     let folder = tempfile::tempdir().unwrap();
@@ -103,7 +130,7 @@ fn an_unknown_scaling_type_is_an_error_and_an_unread_tensor_is_told() {
     assert!(error.contains("llama.rope.scaling.type") && error.contains("magic"), "{error}");
 
     let mut writer = Tiny { architecture: "llama", ..Tiny::default() }.writer();
-    writer.tensor("blk.0.mystery.weight", &[4], quant::Format::F32, vec![0; 16]);
+    writer.tensor("blk.0.mystery.weight", &[4], Format::F32, vec![0; 16]);
     std::fs::write(&path, writer.to_bytes().unwrap()).unwrap();
     let engine = Engine::load(&path, &LoadOptions::default(), &mut |_, _| {}).unwrap();
     assert_eq!(engine.model().unused_tensors(), ["blk.0.mystery.weight"]);
@@ -134,4 +161,17 @@ fn conversations_can_be_cut_back_and_continued() {
         engine.forward(&mut [Step { sequence: &mut sequence, tokens: rest, wanted: Wanted::Last }]).unwrap();
         assert!(engine.logits(0) == whole[39], "{name}");
     }
+}
+
+/// A token reads the matrices of the experts that it chose, not of all.
+#[test]
+fn what_a_token_reads_counts_the_chosen_experts() {
+    let reference = Reference::read();
+    let (_, tiny) = reference.models().into_iter().find(|(name, _)| *name == "qwen3moe").unwrap();
+    let engine = load(&tiny, &LoadOptions::default());
+    let bytes = |is_expert: bool| -> usize {
+        let weights = engine.model().weights().iter().filter(|w| w.name != "token_embd.weight");
+        weights.filter(|w| w.name.contains("_exps") == is_expert).map(|w| 4 * w.rows * w.cols).sum()
+    };
+    assert_eq!(engine.weight_bytes_per_token().unwrap(), bytes(false) + bytes(true) / 8 * 3);
 }

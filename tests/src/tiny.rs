@@ -15,6 +15,10 @@ const HEADS: usize = 4;
 const KV_HEADS: usize = 2;
 const HEAD_DIM: usize = 16;
 const LAYERS: usize = 6;
+/// Experts chosen for each token.
+const EXPERTS_USED: usize = 3;
+const EXPERT_FEED_FORWARD: usize = 32;
+const SHARED_FEED_FORWARD: usize = 40;
 
 /// What distinguishes one tiny model from another.
 #[derive(Clone, Debug, Default)]
@@ -27,6 +31,11 @@ pub struct Tiny {
     pub keys: Vec<(&'static str, Value)>,
     /// `rope_freqs.weight`.
     pub rope_freqs: Option<Vec<f32>>,
+    /// Experts in every layer; 0 for a dense network.
+    pub experts: usize,
+    /// The format of the experts' projections back to the hidden size, and of all others whose rows are whole blocks of
+    /// it, in place of F32.
+    pub expert_format: Option<Format>,
 }
 
 /// What the reference implementations compute; see `data/tiny/make_reference.py`.
@@ -105,6 +114,14 @@ pub fn cases(rope_freqs: Vec<f32>) -> Vec<(&'static str, Tiny)> {
         ("rope.scaling.factor", Value::F32(4.0)),
         ("rope.scaling.original_context_length", Value::U32(16)),
     ];
+    let qwen3moe = vec![("rope.freq_base", Value::F32(1e4))];
+    let gpt_oss = vec![
+        ("attention.sliding_window", Value::U32(5)),
+        ("rope.freq_base", Value::F32(1e4)),
+        ("rope.scaling.type", text("yarn")),
+        ("rope.scaling.factor", Value::F32(4.0)),
+        ("rope.scaling.original_context_length", Value::U32(16)),
+    ];
     vec![
         ("llama", tiny("llama")),
         ("llama-tied", Tiny { tied: true, ..tiny("llama") }),
@@ -114,6 +131,10 @@ pub fn cases(rope_freqs: Vec<f32>) -> Vec<(&'static str, Tiny)> {
         ("qwen2-yarn", Tiny { keys: yarn, ..tiny("qwen2") }),
         ("qwen3", Tiny { keys: vec![("rope.freq_base", Value::F32(1e4))], ..tiny("qwen3") }),
         ("gemma3", Tiny { tied: true, keys: gemma3, ..tiny("gemma3") }),
+        ("mixtral", Tiny { experts: 4, ..tiny("llama") }),
+        ("qwen2moe", Tiny { experts: 5, ..tiny("qwen2moe") }),
+        ("qwen3moe", Tiny { experts: 8, keys: qwen3moe, ..tiny("qwen3moe") }),
+        ("gpt-oss", Tiny { experts: 8, keys: gpt_oss, ..tiny("gpt-oss") }),
         ("muse-glimmer", Tiny { keys: muse, ..tiny("muse-glimmer") }),
     ]
 }
@@ -138,14 +159,34 @@ impl Tiny {
             writer.metadata(&key(name), Value::U32(count as u32));
         }
         writer.metadata(&key("attention.layer_norm_rms_epsilon"), Value::F32(1e-5));
+        if self.experts > 0 {
+            for (name, count) in [
+                ("expert_count", self.experts),
+                ("expert_used_count", EXPERTS_USED),
+                ("expert_feed_forward_length", EXPERT_FEED_FORWARD),
+                ("expert_shared_feed_forward_length", SHARED_FEED_FORWARD),
+            ] {
+                writer.metadata(&key(name), Value::U32(count as u32));
+            }
+        }
         for (name, value) in &self.keys {
             writer.metadata(&key(name), value.clone());
         }
         write_vocabulary(&mut writer);
         let mut tensor = |name: &str, rows: usize, cols: usize| {
-            let shape: &[u64] = if rows == 1 { &[cols as u64] } else { &[cols as u64, rows as u64] };
-            let bytes = weights(name, rows, cols).into_iter().flat_map(f32::to_le_bytes).collect();
-            writer.tensor(name, shape, Format::F32, bytes);
+            let wide = [cols as u64, rows as u64, self.experts as u64];
+            let shape = match rows {
+                _ if name.ends_with("exps.weight") => &[wide[0], wide[1] / wide[2], wide[2]][..],
+                1 => &wide[..1],
+                _ => &wide[..2],
+            };
+            let values = weights(name, rows, cols);
+            let format =
+                self.expert_format.filter(|format| shape.len() == 3 && format.row_bytes(cols).is_some());
+            let format = format.unwrap_or(Format::F32);
+            let mut bytes = vec![0; rows * format.row_bytes(cols).unwrap()];
+            quant::encode(format, &values, &mut bytes).unwrap();
+            writer.tensor(name, shape, format, bytes);
         };
         tensor("token_embd.weight", VOCAB, HIDDEN);
         tensor("output_norm.weight", 1, HIDDEN);
@@ -154,7 +195,7 @@ impl Tiny {
         }
         let (post_norms, head_norms) = match self.architecture {
             "gemma3" | "muse-glimmer" => (true, true),
-            "qwen3" => (false, true),
+            "qwen3" | "qwen3moe" => (false, true),
             _ => (false, false),
         };
         for layer in 0..LAYERS {
@@ -164,11 +205,34 @@ impl Tiny {
             part("attn_k.weight", KV_HEADS * HEAD_DIM, HIDDEN);
             part("attn_v.weight", KV_HEADS * HEAD_DIM, HIDDEN);
             part("attn_output.weight", HIDDEN, HEADS * HEAD_DIM);
-            part("ffn_norm.weight", 1, HIDDEN);
-            part("ffn_gate.weight", FEED_FORWARD, HIDDEN);
-            part("ffn_up.weight", FEED_FORWARD, HIDDEN);
-            part("ffn_down.weight", HIDDEN, FEED_FORWARD);
-            if self.architecture == "qwen2" {
+            let gpt_oss = self.architecture == "gpt-oss";
+            part(if gpt_oss { "post_attention_norm.weight" } else { "ffn_norm.weight" }, 1, HIDDEN);
+            let mut network = |suffix: &str, count: usize, feed_forward: usize| {
+                part(&format!("ffn_gate{suffix}.weight"), count * feed_forward, HIDDEN);
+                part(&format!("ffn_up{suffix}.weight"), count * feed_forward, HIDDEN);
+                part(&format!("ffn_down{suffix}.weight"), count * HIDDEN, feed_forward);
+            };
+            match (self.experts, self.architecture) {
+                (0, _) => network("", 1, FEED_FORWARD),
+                (experts, "llama") => network("_exps", experts, FEED_FORWARD),
+                (experts, _) => network("_exps", experts, EXPERT_FEED_FORWARD),
+            }
+            if self.architecture == "qwen2moe" {
+                network("_shexp", 1, SHARED_FEED_FORWARD);
+                part("ffn_gate_inp_shexp.weight", 1, HIDDEN);
+            }
+            if self.experts > 0 {
+                part("ffn_gate_inp.weight", self.experts, HIDDEN);
+            }
+            if gpt_oss {
+                part("attn_sinks.weight", 1, HEADS);
+                part("attn_output.bias", 1, HIDDEN);
+                part("ffn_gate_inp.bias", 1, self.experts);
+                part("ffn_gate_exps.bias", self.experts, EXPERT_FEED_FORWARD);
+                part("ffn_up_exps.bias", self.experts, EXPERT_FEED_FORWARD);
+                part("ffn_down_exps.bias", self.experts, HIDDEN);
+            }
+            if matches!(self.architecture, "qwen2" | "qwen2moe" | "gpt-oss") {
                 part("attn_q.bias", 1, HEADS * HEAD_DIM);
                 part("attn_k.bias", 1, KV_HEADS * HEAD_DIM);
                 part("attn_v.bias", 1, KV_HEADS * HEAD_DIM);

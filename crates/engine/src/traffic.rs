@@ -5,15 +5,22 @@ use graph::Op;
 
 impl Engine {
     /// Bytes of weights that one decoded token reads: all that the graph of a decode step multiplies with, as they lie in
-    /// the file. Rows that are gathered by token (the embedding) are not counted.
+    /// the file, of experts as many as are chosen. Rows that are gathered by token (the embedding) are not counted.
     ///
     /// # Errors
     /// [`Error::Graph`], which a loaded model's graph has no reason to give.
     pub fn weight_bytes_per_token(&self) -> Result<usize, Error> {
         let graph = self.model.graph(&self.params(1, 1, 1))?;
         let multiplied = graph.nodes().iter().filter(|node| !matches!(node.op, Op::GetRows(_)));
-        let weights = multiplied.flat_map(|node| node.op.weights()).map(|id| graph.weight(id));
-        Ok(weights.map(|weight| weight.format.row_bytes(weight.cols).unwrap_or(0) * weight.rows).sum())
+        let bytes = multiplied.flat_map(|node| {
+            let (used, of) = match &node.op {
+                Op::ExpertMatMul(op) => (op.used, op.experts),
+                _ => (1, 1),
+            };
+            let weights = node.op.weights().into_iter().map(|id| graph.weight(id));
+            weights.map(move |w| w.format.row_bytes(w.cols).unwrap_or(0) * (w.rows / of) * used)
+        });
+        Ok(bytes.sum())
     }
 
     /// Bytes of the KV cache that a token reads which comes after `depth` others.

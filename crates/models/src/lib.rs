@@ -17,7 +17,10 @@ mod transformer;
 pub use arch::{Architecture, architectures};
 pub use error::Error;
 pub use rope::{RopeScaling, YarnScaling, rope_table};
-pub use transformer::{Attention, FeedForward, Layer, Linear, Norm, Transformer};
+pub use transformer::{
+    Attention, Dense, ExpertLinear, Experts, FeedForward, Gating, Layer, Linear, Network, Norm, Routing,
+    SharedExpert, Transformer,
+};
 
 use gguf::File;
 use graph::{CacheGroup, Graph, GraphError, GraphParams, WeightInfo};

@@ -35,6 +35,8 @@ pub struct YarnScaling {
     pub extrapolation: f64,
     /// Multiplies the magnitude `1 + 0.1 ln(factor)`.
     pub attention_factor: f64,
+    /// Whether the ramp begins and ends at whole pairs of dimensions, as it does in most models.
+    pub whole_pairs: bool,
 }
 
 /// The table of a rotation of `rotary_dim` elements: angle per position `base^(-2i / rotary_dim)`, scaled, and
@@ -70,8 +72,9 @@ impl YarnScaling {
         // The pair that turns `turns` times within the original context.
         let pair_of =
             |turns: f64| rotary_dim * (self.original_context / (turns * 2.0 * PI)).ln() / (2.0 * base.ln());
-        let low = pair_of(self.beta_fast).floor().max(0.0);
-        let high = pair_of(self.beta_slow).ceil().min(rotary_dim - 1.0);
+        let (low, high) = (pair_of(self.beta_fast), pair_of(self.beta_slow));
+        let (low, high) = if self.whole_pairs { (low.floor(), high.ceil()) } else { (low, high) };
+        let (low, high) = (low.max(0.0), high.min(rotary_dim - 1.0));
         let ramp = ((pair - low) / (high - low).max(0.001)).clamp(0.0, 1.0);
         (1.0 - ramp) * self.extrapolation
     }
@@ -115,6 +118,7 @@ pub(crate) fn read_scaling(keys: &Keys<'_>) -> Result<RopeScaling, Error> {
                     .map_or(1.0, f64::from),
                 attention_factor: positive("rope.scaling.attn_factor")?.unwrap_or(1.0)
                     * positive("rope.scaling.yarn_attn_factor")?.unwrap_or(1.0),
+                whole_pairs: true,
             }))
         }
         other => Err(keys.value("rope.scaling.type", format!("'{other}'"), "none, linear or yarn".into())),

@@ -7,6 +7,9 @@ use graph::WeightInfo;
 use quant::Format;
 use std::collections::{BTreeMap, HashSet};
 
+/// Formats whose elements stand alone.
+static FLOATS: [Format; 3] = [Format::F32, Format::F16, Format::BF16];
+
 pub(crate) struct Tensors<'a> {
     file: &'a File,
     /// In the order of names, so that the result does not depend on the order of reading.
@@ -37,6 +40,26 @@ impl<'a> Tensors<'a> {
         Ok(Some(self.tick_off(info, rows, cols)))
     }
 
+    /// A matrix of `rows` by `cols` for each of `count` experts, one below the other.
+    pub fn stack(&mut self, name: &str, count: usize, rows: usize, cols: usize) -> Result<WeightInfo, Error> {
+        let info = self.file.tensor(name).ok_or_else(|| missing(name))?;
+        check_shape(info, &[cols as u64, rows as u64, count as u64])?;
+        Ok(self.tick_off(info, count.saturating_mul(rows), cols))
+    }
+
+    /// `count` vectors, one below the other, that may be missing. They are not in a packed format.
+    pub fn optional_vectors(
+        &mut self,
+        name: &str,
+        count: usize,
+        len: usize,
+    ) -> Result<Option<WeightInfo>, Error> {
+        let Some(info) = self.file.tensor(name) else { return Ok(None) };
+        check_shape(info, &[len as u64, count as u64])?;
+        check_format(info, &FLOATS)?;
+        Ok(Some(self.tick_off(info, count, len)))
+    }
+
     /// A matrix whose rows only the file knows: the embedding.
     pub fn rows_of(&mut self, name: &str, cols: usize) -> Result<WeightInfo, Error> {
         let info = self.file.tensor(name).ok_or_else(|| missing(name))?;
@@ -53,7 +76,7 @@ impl<'a> Tensors<'a> {
     pub fn optional_vector(&mut self, name: &str, len: usize) -> Result<Option<WeightInfo>, Error> {
         let Some(info) = self.file.tensor(name) else { return Ok(None) };
         check_shape(info, &[len as u64])?;
-        check_format(info, &[Format::F32, Format::F16, Format::BF16])?;
+        check_format(info, &FLOATS)?;
         Ok(Some(self.tick_off(info, 1, len)))
     }
 

@@ -4,11 +4,15 @@
 //! graph that the parts make is in `transformer/build.rs`.
 
 mod build;
+mod experts;
 
 use crate::{Error, keys::Keys, tensors::Tensors};
-use graph::ops::{Activation, RopeStyle, RopeTable};
+use graph::ops::{Activation, ClampedSwiGlu, RopeStyle, RopeTable};
 use graph::{CacheGroup, GroupId, WeightInfo};
 use std::sync::Arc;
+
+pub(crate) use experts::ExpertShape;
+pub use experts::{ExpertLinear, Experts, Routing, SharedExpert};
 
 /// A model, part by part.
 #[derive(Clone, Debug)]
@@ -73,6 +77,8 @@ pub struct Attention {
     pub window: Option<usize>,
     /// The cache group, of the same window.
     pub group: GroupId,
+    /// A logit for each query head that takes part in the softmax, of no key.
+    pub sinks: Option<WeightInfo>,
 }
 
 /// The gated feed-forward network of a layer, with the norms around it.
@@ -80,16 +86,41 @@ pub struct Attention {
 pub struct FeedForward {
     /// Norm of the sub-layer's input.
     pub norm: Norm,
+    /// The projections.
+    pub network: Network,
+    /// How gate and up meet.
+    pub gating: Gating,
+    /// Norm of what is added to the residual stream.
+    pub post_norm: Option<Norm>,
+}
+
+/// The projections of a feed-forward network.
+#[derive(Clone, Debug)]
+pub enum Network {
+    /// The same for every token.
+    Dense(Box<Dense>),
+    /// Those of the experts that are chosen for a token.
+    Experts(Box<Experts>),
+}
+
+/// The projections of a gated network.
+#[derive(Clone, Debug)]
+pub struct Dense {
     /// The projection that goes through the activation.
     pub gate: Linear,
     /// The projection that it multiplies.
     pub up: Linear,
     /// The projection back to the hidden size.
     pub down: Linear,
-    /// The activation of the gate.
-    pub activation: Activation,
-    /// Norm of what is added to the residual stream.
-    pub post_norm: Option<Norm>,
+}
+
+/// How the results of the gate and up projections meet.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Gating {
+    /// `activation(gate) * up`.
+    Activation(Activation),
+    /// The gate of gpt-oss.
+    Clamped(ClampedSwiGlu),
 }
 
 /// A product with a weight matrix.
@@ -121,6 +152,10 @@ pub(crate) struct Shape {
     pub value_dim: usize,
     pub epsilon: f32,
     pub scale: f32,
+    /// The name of the norm before the feed-forward network.
+    pub feed_forward_norm: &'static str,
+    /// The experts, for architectures that have them in every layer.
+    pub experts: Option<ExpertShape>,
 }
 
 impl Shape {
@@ -157,7 +192,19 @@ impl Shape {
         }
         let scale = keys.optional_number("attention.scale")?.filter(|&scale| scale != 0.0);
         let scale = scale.unwrap_or_else(|| 1.0 / (head_dim as f32).sqrt());
-        Ok(Shape { layers, hidden_size, feed_forward, heads, kv_heads, head_dim, value_dim, epsilon, scale })
+        Ok(Shape {
+            layers,
+            hidden_size,
+            feed_forward,
+            heads,
+            kv_heads,
+            head_dim,
+            value_dim,
+            epsilon,
+            scale,
+            feed_forward_norm: "ffn_norm",
+            experts: None,
+        })
     }
 }
 
@@ -188,7 +235,7 @@ impl Transformer {
         let output_norm = norm(tensors, "output_norm.weight")?;
         let mut layers = Vec::with_capacity(shape.layers.min(1024));
         for il in 0..shape.layers {
-            let (heads, kv_heads, ff) = (shape.heads[il], shape.kv_heads[il], shape.feed_forward[il]);
+            let (heads, kv_heads) = (shape.heads[il], shape.kv_heads[il]);
             let name = |part: &str| format!("blk.{il}.{part}");
             let query = linear(tensors, &name("attn_q"), heads * shape.head_dim, hidden)?;
             let key = linear(tensors, &name("attn_k"), kv_heads * shape.head_dim, hidden)?;
@@ -208,13 +255,15 @@ impl Transformer {
                 scale: shape.scale,
                 window: None,
                 group: GroupId(0),
+                sinks: None,
             };
             let feed_forward = FeedForward {
-                norm: norm(tensors, &name("ffn_norm.weight"))?,
-                gate: linear(tensors, &name("ffn_gate"), ff, hidden)?,
-                up: linear(tensors, &name("ffn_up"), ff, hidden)?,
-                down: linear(tensors, &name("ffn_down"), hidden, ff)?,
-                activation: Activation::Silu,
+                norm: norm(tensors, &name(&format!("{}.weight", shape.feed_forward_norm)))?,
+                network: match &shape.experts {
+                    None => Network::Dense(Box::new(dense(tensors, il, "", shape.feed_forward[il], hidden)?)),
+                    Some(experts) => Network::Experts(Box::new(experts.tensors(tensors, il, hidden)?)),
+                },
+                gating: Gating::Activation(Activation::Silu),
                 post_norm: None,
             };
             layers.push(Layer { attention, feed_forward });
@@ -283,6 +332,15 @@ impl Transformer {
         Ok(())
     }
 
+    /// Reads the sinks of all heads.
+    pub(crate) fn read_sinks(&mut self, tensors: &mut Tensors<'_>) -> Result<(), Error> {
+        for (il, layer) in self.layers.iter_mut().enumerate() {
+            let name = format!("blk.{il}.attn_sinks.weight");
+            layer.attention.sinks = Some(tensors.vector(&name, layer.attention.heads)?);
+        }
+        Ok(())
+    }
+
     /// Puts the layers that are flagged into a group with a window, the others into one without.
     pub(crate) fn set_windows(&mut self, windowed: &[bool], window: usize) {
         let full = CacheGroup { window: None };
@@ -311,6 +369,22 @@ impl Transformer {
         usable("a soft cap", self.soft_cap)?;
         self.layers.iter().try_for_each(|layer| usable("an attention scale", Some(layer.attention.scale)))
     }
+}
+
+/// The projections of a layer's gated network; `suffix` tells them from others of the layer.
+fn dense(
+    tensors: &mut Tensors<'_>,
+    il: usize,
+    suffix: &str,
+    feed_forward: usize,
+    hidden: usize,
+) -> Result<Dense, Error> {
+    let mut part = |name: &str, rows, cols| linear(tensors, &format!("blk.{il}.{name}{suffix}"), rows, cols);
+    Ok(Dense {
+        gate: part("ffn_gate", feed_forward, hidden)?,
+        up: part("ffn_up", feed_forward, hidden)?,
+        down: part("ffn_down", hidden, feed_forward)?,
+    })
 }
 
 fn linear(tensors: &mut Tensors<'_>, name: &str, rows: usize, cols: usize) -> Result<Linear, Error> {

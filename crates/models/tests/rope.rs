@@ -90,6 +90,7 @@ fn r19_every_scaling_turns_by_the_reference_angles() {
         beta_slow: 1.0,
         extrapolation: 1.0,
         attention_factor: 1.0,
+        whole_pairs: true,
     });
     for &(name, pair, position, cos, sin) in REFERENCE {
         let table = match name {

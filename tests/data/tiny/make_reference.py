@@ -16,6 +16,7 @@ import numpy as np
 
 HERE = pathlib.Path(__file__).parent
 VOCAB, HIDDEN, FF, HEADS, KV_HEADS, HEAD_DIM, LAYERS = 64, 48, 96, 4, 2, 16, 6
+EXPERTS_USED, EXPERT_FF, SHARED_FF = 3, 32, 40
 IDS = [(7 * i * i + 3 * i + 5) % VOCAB for i in range(40)]
 POSITIONS = [0, 1, 7, 8, 20, 39]
 
@@ -32,8 +33,8 @@ def weights(name, *shape):
         z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
         z = z ^ (z >> np.uint64(31))
     u = (z >> np.uint64(40)).astype(np.float64) / 2.0**23 - 1.0
-    if len(shape) == 2:
-        u = u * (3.0 / shape[1]) ** 0.5
+    if len(shape) > 1:
+        u = u * (3.0 / shape[-1]) ** 0.5
     elif name.endswith("norm.weight"):
         u = 1.0 + 0.25 * u
     else:
@@ -47,7 +48,33 @@ def split_half(w, heads):
     return w.reshape(heads, out // heads // 2, 2, inner).swapaxes(1, 2).reshape(out, inner)
 
 
-def state_dict(arch, tied):
+def experts(sd, arch, i, count):
+    """A layer's experts. Files have gate and up apart, with a matrix of [out, in] for each expert."""
+    n = lambda part: f"blk.{i}.{part}"
+    p = f"model.layers.{i}.mlp."
+    ff = FF if arch == "llama" else EXPERT_FF
+    gate, up = (weights(n(f"ffn_{part}_exps.weight"), count, ff, HIDDEN) for part in ("gate", "up"))
+    down = weights(n("ffn_down_exps.weight"), count, HIDDEN, ff)
+    router = weights(n("ffn_gate_inp.weight"), count, HIDDEN)
+    if arch == "gpt-oss":
+        interleaved = lambda gate, up, axis: np.stack([gate, up], axis=axis)
+        sd[p + "experts.gate_up_proj"] = interleaved(gate, up, 2).reshape(count, 2 * ff, HIDDEN).swapaxes(1, 2).copy()
+        sd[p + "experts.down_proj"] = down.swapaxes(1, 2).copy()
+        biases = (weights(n(f"ffn_{part}_exps.bias"), count, ff) for part in ("gate", "up"))
+        sd[p + "experts.gate_up_proj_bias"] = interleaved(*biases, 2).reshape(count, 2 * ff)
+        sd[p + "experts.down_proj_bias"] = weights(n("ffn_down_exps.bias"), count, HIDDEN)
+        sd[p + "router.weight"], sd[p + "router.bias"] = router, weights(n("ffn_gate_inp.bias"), count)
+        return
+    sd[p + "experts.gate_up_proj"] = np.concatenate([gate, up], axis=1)
+    sd[p + "experts.down_proj"] = down
+    sd[p + "gate.weight"] = router
+    if arch == "qwen2moe":
+        for part, rows, cols in (("gate", SHARED_FF, HIDDEN), ("up", SHARED_FF, HIDDEN), ("down", HIDDEN, SHARED_FF)):
+            sd[p + f"shared_expert.{part}_proj.weight"] = weights(n(f"ffn_{part}_shexp.weight"), rows, cols)
+        sd[p + "shared_expert_gate.weight"] = weights(n("ffn_gate_inp_shexp.weight"), HIDDEN).reshape(1, HIDDEN)
+
+
+def state_dict(arch, tied, count=0):
     minus = 1.0 if arch == "gemma3" else 0.0  # files hold weight + 1
     sd = {"model.embed_tokens.weight": weights("token_embd.weight", VOCAB, HIDDEN), "model.norm.weight": weights("output_norm.weight", HIDDEN) - minus}
     if not tied:
@@ -61,22 +88,29 @@ def state_dict(arch, tied):
         sd[p + "self_attn.q_proj.weight"], sd[p + "self_attn.k_proj.weight"] = q, k
         sd[p + "self_attn.v_proj.weight"] = weights(n("attn_v"), KV_HEADS * HEAD_DIM, HIDDEN)
         sd[p + "self_attn.o_proj.weight"] = weights(n("attn_output"), HIDDEN, HEADS * HEAD_DIM)
-        if arch == "qwen2":
+        if arch in ("qwen2", "qwen2moe", "gpt-oss"):
             for a, b, rows in (("q", "attn_q", HEADS), ("k", "attn_k", KV_HEADS), ("v", "attn_v", KV_HEADS)):
                 sd[p + f"self_attn.{a}_proj.bias"] = weights(f"blk.{i}.{b}.bias", rows * HEAD_DIM)
-        if arch in ("qwen3", "gemma3"):
+        if arch == "gpt-oss":
+            sd[p + "self_attn.o_proj.bias"] = weights(f"blk.{i}.attn_output.bias", HIDDEN)
+            sd[p + "self_attn.sinks"] = weights(n("attn_sinks"), HEADS)
+        if arch in ("qwen3", "qwen3moe", "gemma3"):
             sd[p + "self_attn.q_norm.weight"] = weights(n("attn_q_norm"), HEAD_DIM) - minus
             sd[p + "self_attn.k_norm.weight"] = weights(n("attn_k_norm"), HEAD_DIM) - minus
-        sd[p + "mlp.gate_proj.weight"] = weights(n("ffn_gate"), FF, HIDDEN)
-        sd[p + "mlp.up_proj.weight"] = weights(n("ffn_up"), FF, HIDDEN)
-        sd[p + "mlp.down_proj.weight"] = weights(n("ffn_down"), HIDDEN, FF)
+        if count:
+            experts(sd, arch, i, count)
+        else:
+            sd[p + "mlp.gate_proj.weight"] = weights(n("ffn_gate"), FF, HIDDEN)
+            sd[p + "mlp.up_proj.weight"] = weights(n("ffn_up"), FF, HIDDEN)
+            sd[p + "mlp.down_proj.weight"] = weights(n("ffn_down"), HIDDEN, FF)
         sd[p + "input_layernorm.weight"] = weights(n("attn_norm"), HIDDEN) - minus
         if arch == "gemma3":
             sd[p + "post_attention_layernorm.weight"] = weights(n("post_attention_norm"), HIDDEN) - minus
             sd[p + "pre_feedforward_layernorm.weight"] = weights(n("ffn_norm"), HIDDEN) - minus
             sd[p + "post_feedforward_layernorm.weight"] = weights(n("post_ffw_norm"), HIDDEN) - minus
         else:
-            sd[p + "post_attention_layernorm.weight"] = weights(n("ffn_norm"), HIDDEN)
+            norm = "post_attention_norm" if arch == "gpt-oss" else "ffn_norm"
+            sd[p + "post_attention_layernorm.weight"] = weights(n(norm), HIDDEN)
     return sd
 
 
@@ -107,12 +141,24 @@ def reference():
                 "sliding_attention": {"rope_type": "default", "rope_theta": 10000.0},
                 "full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 1000000.0},
             })),
+        "mixtral": ("llama", t.MixtralConfig(
+            **common, **rope(), num_local_experts=4, num_experts_per_tok=EXPERTS_USED, sliding_window=None)),
+        "qwen2moe": ("qwen2moe", t.Qwen2MoeConfig(
+            **common, **rope(), num_experts=5, num_experts_per_tok=EXPERTS_USED, moe_intermediate_size=EXPERT_FF,
+            shared_expert_intermediate_size=SHARED_FF, norm_topk_prob=False)),
+        "qwen3moe": ("qwen3moe", t.Qwen3MoeConfig(
+            **common, **rope(), num_experts=8, num_experts_per_tok=EXPERTS_USED, moe_intermediate_size=EXPERT_FF,
+            norm_topk_prob=True)),
+        "gpt-oss": ("gpt-oss", t.GptOssConfig(
+            **(common | dict(intermediate_size=EXPERT_FF)), num_local_experts=8, num_experts_per_tok=EXPERTS_USED, sliding_window=5,
+            layer_types=["sliding_attention", "full_attention"] * (LAYERS // 2),
+            **rope(rope_type="yarn", factor=4.0, original_max_position_embeddings=16, truncate=False))),
     }
-    classes = {"llama": t.LlamaForCausalLM, "qwen2": t.Qwen2ForCausalLM, "qwen3": t.Qwen3ForCausalLM, "gemma3": t.Gemma3ForCausalLM}
     out = {"ids": IDS, "positions": POSITIONS, "cases": {}}
     for name, (arch, config) in cases.items():
-        model = classes[arch](config).to(torch.float32).eval()
-        sd = {k: torch.tensor(v) for k, v in state_dict(arch, config.tie_word_embeddings).items()}
+        count = getattr(config, "num_local_experts", 0) or getattr(config, "num_experts", 0)
+        model = t.AutoModelForCausalLM.from_config(config, attn_implementation="eager").to(torch.float32).eval()
+        sd = {k: torch.tensor(v) for k, v in state_dict(arch, config.tie_word_embeddings, count).items()}
         missing, unexpected = model.load_state_dict(sd, strict=False)
         assert not unexpected and all(m == "lm_head.weight" and config.tie_word_embeddings for m in missing), (name, missing, unexpected)
         model.tie_weights()

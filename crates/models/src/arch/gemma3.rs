@@ -4,7 +4,7 @@
 //! sub-layers, norms of query and key heads, GELU, embeddings scaled by the square root of the hidden size. The norm
 //! weights in files already have the 1 added that the original model adds when it runs.
 
-use crate::transformer::{Shape, Transformer};
+use crate::transformer::{Gating, Shape, Transformer};
 use crate::{Error, RopeScaling, keys::Keys, rope, tensors::Tensors};
 use graph::ops::{Activation, RopeStyle};
 use std::sync::Arc;
@@ -31,7 +31,7 @@ pub(super) fn load(keys: &Keys<'_>, tensors: &mut Tensors<'_>) -> Result<Transfo
         }
     }
     for layer in &mut model.layers {
-        layer.feed_forward.activation = Activation::Gelu;
+        layer.feed_forward.gating = Gating::Activation(Activation::Gelu);
         // The 27B model alone scales by hidden size over heads, not by head dim.
         if shape.layers == 62 {
             layer.attention.scale = 1.0 / ((shape.hidden_size / layer.attention.heads) as f32).sqrt();

@@ -1,16 +1,16 @@
-//! `llama`: Llama 2 and 3, Mistral, SmolLM2. Pre-norm, SwiGLU, interleaved RoPE.
+//! `llama`: Llama 2 and 3, Mistral, SmolLM2, and Mixtral with experts. Pre-norm, SwiGLU, interleaved RoPE.
 
-use crate::transformer::{Shape, Transformer};
+use crate::transformer::{ExpertShape, Routing, Shape, Transformer};
 use crate::{Error, keys::Keys, rope, tensors::Tensors};
 use graph::ops::RopeStyle;
 
 pub(super) fn load(keys: &Keys<'_>, tensors: &mut Tensors<'_>) -> Result<Transformer, Error> {
-    if let Some(experts) = keys.optional_count("expert_count")? {
-        return Err(Error::Unsupported {
-            what: format!("a mixture of {experts} experts ('llama.expert_count')"),
-        });
+    let mut shape = Shape::read(keys)?;
+    if keys.optional_count("expert_count")?.is_some() {
+        // Of one size in all layers.
+        let feed_forward = keys.count("feed_forward_length")?;
+        shape.experts = Some(ExpertShape::read(keys, Routing::SoftmaxOfChosen, feed_forward)?);
     }
-    let shape = Shape::read(keys)?;
     let table = rope::read_table(keys, tensors, shape.head_dim, 10_000.0)?;
     let mut model = Transformer::read(&shape, keys, tensors)?;
     model.rotate_all(RopeStyle::Interleaved, &table);

@@ -1,6 +1,6 @@
 //! The graph of one forward pass.
 
-use super::{Attention, FeedForward, Layer, Linear, Norm, Transformer};
+use super::{Attention, Dense, FeedForward, Gating, Layer, Linear, Network, Norm, Transformer};
 use graph::ops::{self, Activation, FusedFfn, FusedQkv, GetRows, KvStore, MatMul, QkNorm, RmsNorm, Rope};
 use graph::{Graph, GraphBuilder, GraphError, GraphParams, InputKind, NodeId, Op, StateSpec};
 
@@ -188,7 +188,7 @@ impl Attention {
             scale: self.scale,
             window: self.window,
             soft_cap: None,
-            sinks: None,
+            sinks: self.sinks.as_ref().map(|sinks| b.weight(sinks)),
         };
         let attended = b.op("attention", Op::Attention(op), &inputs)?;
         let Some(gate) = &self.gate else { return Ok(attended) };
@@ -201,29 +201,74 @@ impl Attention {
 impl FeedForward {
     fn build(&self, b: &mut GraphBuilder, x: NodeId) -> Result<NodeId, GraphError> {
         let x = self.norm.build(b, "ffn_norm", x)?;
-        let fusable = self.gate.weight.format == self.up.weight.format || !b.params().participation.gpu();
-        let gated = if b.params().fuse_ffn && fusable && self.gate.bias.is_none() && self.up.bias.is_none() {
-            let weights = [b.weight(&self.gate.weight), b.weight(&self.up.weight)];
-            let fused = FusedFfn { weights, activation: self.activation };
-            b.op("fused_ffn", Op::FusedFfn(fused), &[x])?
-        } else {
-            let gate = self.gate.build(b, "ffn_gate", x)?;
-            let up = self.up.build(b, "ffn_up", x)?;
-            let gate = b.op("ffn_activation", Op::Activation(self.activation), &[gate])?;
-            b.op("ffn_gated", Op::Mul, &[gate, up])?
+        let fed = match &self.network {
+            Network::Dense(network) => network.build(b, self.gating, "", x)?,
+            Network::Experts(experts) => experts.build(b, self.gating, x)?,
         };
-        let fed = self.down.build(b, "ffn_down", gated)?;
         build_optional(&self.post_norm, b, "post_ffw_norm", fed)
     }
 }
 
+impl Dense {
+    /// `suffix` is the end of the labels.
+    pub(super) fn build(
+        &self,
+        b: &mut GraphBuilder,
+        gating: Gating,
+        suffix: &str,
+        x: NodeId,
+    ) -> Result<NodeId, GraphError> {
+        let label = |name: &str| format!("{name}{suffix}");
+        let fusable = self.gate.weight.format == self.up.weight.format || !b.params().participation.gpu();
+        let unbiased = self.gate.bias.is_none() && self.up.bias.is_none();
+        let gated = match gating {
+            Gating::Activation(activation) if b.params().fuse_ffn && fusable && unbiased => {
+                let weights = [b.weight(&self.gate.weight), b.weight(&self.up.weight)];
+                b.op(&label("fused_ffn"), Op::FusedFfn(FusedFfn { weights, activation }), &[x])?
+            }
+            _ => {
+                let gate = self.gate.build(b, &label("ffn_gate"), x)?;
+                let up = self.up.build(b, &label("ffn_up"), x)?;
+                gating.build(b, suffix, gate, up)?
+            }
+        };
+        self.down.build(b, &label("ffn_down"), gated)
+    }
+}
+
+impl Gating {
+    /// `suffix` is the end of the labels.
+    pub(super) fn build(
+        self,
+        b: &mut GraphBuilder,
+        suffix: &str,
+        gate: NodeId,
+        up: NodeId,
+    ) -> Result<NodeId, GraphError> {
+        let gated = format!("ffn_gated{suffix}");
+        match self {
+            Gating::Activation(activation) => {
+                let label = format!("ffn_activation{suffix}");
+                let gate = b.op(&label, Op::Activation(activation), &[gate])?;
+                b.op(&gated, Op::Mul, &[gate, up])
+            }
+            Gating::Clamped(op) => b.op(&gated, Op::ClampedSwiGlu(op), &[gate, up]),
+        }
+    }
+}
+
 impl Linear {
-    fn build(&self, b: &mut GraphBuilder, label: &str, x: NodeId) -> Result<NodeId, GraphError> {
+    pub(super) fn build(&self, b: &mut GraphBuilder, label: &str, x: NodeId) -> Result<NodeId, GraphError> {
         let op = self.op(b);
         b.op(label, Op::MatMul(op), &[x])
     }
 
-    fn build_logits(&self, b: &mut GraphBuilder, label: &str, x: NodeId) -> Result<NodeId, GraphError> {
+    pub(super) fn build_logits(
+        &self,
+        b: &mut GraphBuilder,
+        label: &str,
+        x: NodeId,
+    ) -> Result<NodeId, GraphError> {
         let op = MatMul { logits: true, ..self.op(b) };
         b.op(label, Op::MatMul(op), &[x])
     }

@@ -79,7 +79,7 @@ impl Bench {
                 page_len: PAGE,
                 pages: vec![pages_each * sequences; groups],
             },
-            participation: Participation { accelerators: vec!["cuda".into()], layers: None },
+            participation: Participation { accelerators: vec!["cuda".into()], ..Participation::default() },
             head: true,
             fuse_qkv: fused,
             fuse_ffn: fused,

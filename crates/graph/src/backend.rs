@@ -3,6 +3,7 @@
 use crate::{BackendError, DType, FusedOp, Graph, Node, NodeId, Op, Shape, StatePart, StateSpec, WeightInfo};
 use bytes::Bytes;
 use quant::Format;
+use std::any::Any;
 use std::fmt;
 use std::sync::Arc;
 
@@ -235,6 +236,48 @@ pub trait Backend: Send {
 
     /// Copies `src` into a buffer, from byte `offset` on.
     fn write_host(&mut self, buffer: BufferId, offset: usize, src: &[u8]) -> Result<(), BackendError>;
+
+    /// Brings a value from a buffer of another backend into one of its own, behind the work that makes it there and before
+    /// what reads it here, without the host's waiting for either. `false`, with nothing done, where there is no such way
+    /// between the two: the value then goes through the host.
+    ///
+    /// # Errors
+    /// Of either backend.
+    fn copy_from(
+        &mut self,
+        _from: &mut dyn Backend,
+        _source: &Operand,
+        _target: &Operand,
+    ) -> Result<bool, BackendError> {
+        Ok(false)
+    }
+
+    /// The backend itself, for others of its kind that can [copy from it](Backend::copy_from).
+    fn as_any(&mut self) -> Option<&mut dyn Any> {
+        None
+    }
+
+    /// Copies `rows` rows of all parts of a state from one place to another in it, behind everything that was executed.
+    ///
+    /// # Errors
+    /// As [`read_state`](Backend::read_state).
+    fn copy_state_rows(
+        &mut self,
+        state: StateId,
+        spec: &StateSpec,
+        from: usize,
+        to: usize,
+        rows: usize,
+    ) -> Result<(), BackendError> {
+        let mut bytes = Vec::new();
+        for part in [StatePart::Key, StatePart::Value] {
+            let Some((_, cols, dtype)) = spec.part(part) else { continue };
+            bytes.resize(dtype.row_bytes(cols).unwrap_or(0).saturating_mul(rows), 0);
+            self.read_state(state, part, from, &mut bytes)?;
+            self.write_state(state, part, to, &bytes)?;
+        }
+        Ok(())
+    }
 
     /// Waits, at most until a deadline, for everything that was executed, and reports its failures.
     fn synchronize(&mut self) -> Result<(), BackendError>;

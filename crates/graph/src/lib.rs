@@ -74,5 +74,6 @@ pub use error::{BackendError, GraphError};
 pub use ir::{Graph, GraphBuilder, Node, NodeId, Shape, WeightId, WeightInfo};
 pub use ops::{FusedOp, InputKind, Op};
 pub use params::{CacheParams, GraphParams, Participation};
+pub use passes::plan::activation_bytes;
 pub use scheduler::{Prepared, Scheduler, Stats};
 pub use state::{CacheGroup, GroupId, StatePart, StateSpec};

@@ -51,6 +51,10 @@ pub struct Participation {
     /// Layers on accelerators, counted from the last (which brings the output head along); `None` for all, and the
     /// embedding with them.
     pub layers: Option<usize>,
+    /// How many of those layers each accelerator runs, in the order of `accelerators` and of the layers; what comes before
+    /// the first layer goes to the first that has any, what follows the last to the last. Empty: every layer is for
+    /// whichever accelerator supports it, in order of priority.
+    pub split: Vec<usize>,
 }
 
 impl Participation {

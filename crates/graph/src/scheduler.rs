@@ -229,7 +229,8 @@ fn failure(backend: &dyn Backend, node: &str, source: BackendError) -> GraphErro
 }
 
 /// The inner loop: fills inputs, then runs split after split. A backend's work is synchronised before another one
-/// reads its results; `pending` tells which backends have work that is not.
+/// reads its results, unless the two [order that themselves](Backend::copy_from); `pending` tells which backends have
+/// work that is not.
 fn execute(
     built: &Built,
     backends: &mut [Box<dyn Backend>],
@@ -254,17 +255,16 @@ fn execute(
     }
     let mut previous = None;
     for split in &built.splits {
-        if let Some(previous) = previous.filter(|&previous| previous != split.backend) {
-            synchronize(backends, pending, previous)?;
-        }
-        previous = Some(split.backend);
-        for copy in &split.copies {
-            synchronize(backends, pending, copy.from_backend)?;
-            if copy.from.bytes() == 0 {
+        let mut linked = false;
+        for copy in split.copies.iter().filter(|copy| copy.from.bytes() > 0) {
+            let label = &built.graph.node(copy.from.producer).label;
+            // The two order the copy with their work, so that nothing waits.
+            if copy_between(backends, copy, split.backend, label)? {
+                linked |= previous == Some(copy.from_backend);
                 continue;
             }
+            synchronize(backends, pending, copy.from_backend)?;
             staging.resize(copy.from.bytes(), 0);
-            let label = &built.graph.node(copy.from.producer).label;
             let from = &mut backends[copy.from_backend];
             let read = from.read_host(copy.from.buffer, copy.from.offset, staging);
             read.map_err(|source| failure(from.as_ref(), label, source))?;
@@ -272,6 +272,10 @@ fn execute(
             let written = to.write_host(copy.to.buffer, copy.to.offset, staging);
             written.map_err(|source| failure(to.as_ref(), label, source))?;
         }
+        if let Some(previous) = previous.filter(|&previous| previous != split.backend && !linked) {
+            synchronize(backends, pending, previous)?;
+        }
+        previous = Some(split.backend);
         let backend = &mut backends[split.backend];
         pending[split.backend] = true;
         for step in &split.steps {
@@ -282,6 +286,17 @@ fn execute(
         }
     }
     Ok(())
+}
+
+/// Brings a value to the backend of a split from the one that made it, if these two can do so by themselves.
+fn copy_between(
+    backends: &mut [Box<dyn Backend>],
+    copy: &build::Copy,
+    to: usize,
+    label: &str,
+) -> Result<bool, GraphError> {
+    let Ok([to, from]) = backends.get_disjoint_mut([to, copy.from_backend]) else { return Ok(false) };
+    to.copy_from(from.as_mut(), &copy.from, &copy.to).map_err(|source| failure(to.as_ref(), label, source))
 }
 
 fn synchronize(

@@ -46,7 +46,7 @@ fn forward(accelerator: Option<Box<dyn Backend>>) -> Vec<f32> {
     let params = GraphParams {
         max_pages: 2,
         cache: CacheParams { key: DType::F16, value: DType::F16, page_len: 16, pages: vec![2] },
-        participation: Participation { accelerators, layers: None },
+        participation: Participation { accelerators, ..Participation::default() },
         ..params(TOKENS)
     };
     let build = |params: &GraphParams| {

@@ -68,7 +68,7 @@ fn without_outputs_the_last_layer_only_fills_its_cache() {
 #[test]
 fn one_fused_projection_stays_one_launch_without_outputs() {
     let model = model();
-    let gpu = Participation { accelerators: vec!["metal".into()], layers: None };
+    let gpu = Participation { accelerators: vec!["metal".into()], ..Participation::default() };
     let fused = GraphParams { fuse_qkv: true, participation: gpu, ..params(1, 0) };
     let graph = model.graph(&fused).unwrap();
     assert_eq!(labels(&graph, 1), ["attn_norm", "fused_qkv"]);

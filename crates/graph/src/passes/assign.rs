@@ -2,7 +2,8 @@
 
 use super::split::executes;
 use super::{alias_of, root_of};
-use crate::{Backend, BackendError, Graph, GraphError, Node, NodeId, Op, OpQuery};
+use crate::{Backend, BackendError, Graph, GraphError, Node, NodeId, Op, OpQuery, Participation};
+use std::ops::Range;
 
 /// The backend of each node, as an index into `backends`.
 ///
@@ -38,13 +39,23 @@ fn names(backends: &[Box<dyn Backend>]) -> Vec<String> {
     backends.iter().map(|backend| backend.name().to_string()).collect()
 }
 
-/// A name that no backend has is an error, and not an accelerator that is silently left out.
+/// A name that no backend has is an error, and not an accelerator that is silently left out. So is a split that leaves
+/// layers to nobody.
 fn check_participation(graph: &Graph, backends: &[Box<dyn Backend>]) -> Result<(), GraphError> {
-    let wanted = &graph.params().participation.accelerators;
-    match wanted.iter().find(|&name| backends.iter().all(|backend| backend.name() != name)) {
-        Some(name) => Err(GraphError::UnknownBackend { name: name.clone(), backends: names(backends) }),
-        None => Ok(()),
+    let Participation { accelerators, split, .. } = &graph.params().participation;
+    if let Some(name) = accelerators.iter().find(|&name| backends.iter().all(|b| b.name() != name)) {
+        return Err(GraphError::UnknownBackend { name: name.clone(), backends: names(backends) });
     }
+    let (layers, shared) = (accelerated(graph).len(), split.iter().fold(0usize, |a, &b| a.saturating_add(b)));
+    if split.is_empty() || (split.len() == accelerators.len() && shared == layers) {
+        return Ok(());
+    }
+    let message = format!(
+        "expected {layers} layers split over {} accelerators, found {shared} over {}",
+        accelerators.len(),
+        split.len()
+    );
+    Err(GraphError::Build { node: "participation".into(), message })
 }
 
 /// What the gate promised: the weights of a node are registered where it runs.
@@ -80,9 +91,7 @@ fn first_supporting(
     backends: &[Box<dyn Backend>],
 ) -> Result<usize, GraphError> {
     let allowed = |backend: usize| {
-        backend + 1 == backends.len()
-            || graph.params().participation.accelerators.iter().any(|name| name == backends[backend].name())
-                && nodes.iter().all(|&id| on_accelerator(graph, id))
+        backend + 1 == backends.len() || nodes.iter().all(|&id| may_run(graph, id, backends[backend].name()))
     };
     let candidates: Vec<usize> = (0..backends.len()).filter(|&backend| allowed(backend)).collect();
     let refused = |backend: usize| {
@@ -103,16 +112,53 @@ fn first_supporting(
     })
 }
 
-/// Whether partial offload leaves this node to the accelerators: the last layers and what follows them. What comes
-/// before the first layer (the embedding) only goes along when all layers do.
-pub(crate) fn on_accelerator(graph: &Graph, id: NodeId) -> bool {
-    let Some(layers) = graph.params().participation.layers else { return true };
+/// The layers that are on accelerators.
+fn accelerated(graph: &Graph) -> Range<usize> {
     let total = graph.states().len();
-    match graph.node(id).layer {
-        Some(layer) => layer.saturating_add(layers) >= total,
-        None => {
-            let head = graph.nodes()[..id.0].iter().any(|node| node.layer.is_some());
-            if head { layers > 0 } else { layers >= total }
+    total - graph.params().participation.layers.unwrap_or(total).min(total)..total
+}
+
+/// Whether a node may go to the accelerator of this name: one that takes part, and that partial offload and the split of
+/// the layers leave the node to. What comes before the first layer (the embedding) only goes to an accelerator when all
+/// layers do.
+pub(crate) fn may_run(graph: &Graph, id: NodeId, accelerator: &str) -> bool {
+    let Participation { accelerators, split, layers } = &graph.params().participation;
+    let Some(position) = accelerators.iter().position(|name| name == accelerator) else { return false };
+    let range = accelerated(graph);
+    // Without layers there is nothing before or behind them.
+    let place = match graph.node(id).layer {
+        Some(layer) if range.contains(&layer) => Place::Layer(layer - range.start),
+        Some(_) => return false,
+        None if graph.nodes()[..id.0].iter().any(|node| node.layer.is_some()) => Place::Behind,
+        None => Place::Before,
+    };
+    let offloaded = match place {
+        Place::Layer(_) => true,
+        Place::Before => range.start == 0,
+        Place::Behind => layers.is_none() || !range.is_empty(),
+    };
+    offloaded && (split.is_empty() || home(split, place) == Some(position))
+}
+
+/// Where a node stands among the accelerated layers.
+#[derive(Clone, Copy)]
+enum Place {
+    Before,
+    Layer(usize),
+    Behind,
+}
+
+/// Whose share of a split this is.
+fn home(split: &[usize], place: Place) -> Option<usize> {
+    match place {
+        Place::Before => split.iter().position(|&layers| layers > 0),
+        Place::Behind => split.iter().rposition(|&layers| layers > 0),
+        Place::Layer(layer) => {
+            let mut end = 0usize;
+            split.iter().position(|&layers| {
+                end = end.saturating_add(layers);
+                layer < end
+            })
         }
     }
 }

@@ -7,7 +7,7 @@
 //! shared slots may still be in use. A value without elements has a slot of the smallest class.
 
 use super::root_of;
-use super::split::{Split, executes};
+use super::split::{Split, executes, split};
 use crate::{Graph, GraphError, NodeId, Op};
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -86,6 +86,16 @@ pub(crate) fn plan(graph: &Graph, assigned: &[usize], splits: &[Split]) -> Resul
         }
     }
     Ok(plan)
+}
+
+/// Bytes of buffers that a graph takes where one backend runs all of it: what its activations need.
+///
+/// # Errors
+/// [`GraphError::Build`] for a value that fits in no memory.
+pub fn activation_bytes(graph: &Graph) -> Result<usize, GraphError> {
+    let assigned = vec![0; graph.nodes().len()];
+    let plan = plan(graph, &assigned, &split(graph, &assigned))?;
+    Ok(plan.slots.iter().map(|slot| slot.bytes).fold(0, usize::saturating_add))
 }
 
 /// Bytes of every value. The limit is that of any allocation.

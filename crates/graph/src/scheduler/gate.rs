@@ -1,10 +1,10 @@
 //! The gate: an accelerator takes part only if every weight that it would read is registered on it.
 
 use super::{Scheduler, failure};
-use crate::passes::assign::on_accelerator;
+use crate::passes::assign::may_run;
 use crate::{Backend, Graph, GraphError, NodeId, Participation, WeightData};
 use bytes::Bytes;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 impl Scheduler {
     /// Tells every backend of the bytes of a file, before the weights in it are registered.
@@ -24,8 +24,22 @@ impl Scheduler {
     /// Only the last backend must take it. An accelerator that cannot fails the gate; why is in
     /// [`refused_weights`](Scheduler::refused_weights).
     pub fn register_weight(&mut self, name: &str, data: WeightData) -> Result<(), GraphError> {
+        self.register_weight_where(name, data, |_| true)
+    }
+
+    /// The same for the accelerators alone whose name the predicate is true of, and the last backend: those that
+    /// [read](Scheduler::readers) the weight, where each has a part of the layers.
+    pub fn register_weight_where(
+        &mut self,
+        name: &str,
+        data: WeightData,
+        takes: impl Fn(&str) -> bool,
+    ) -> Result<(), GraphError> {
         let last = self.backends.len() - 1;
         for (index, backend) in self.backends.iter_mut().enumerate() {
+            if index != last && !takes(backend.name()) {
+                continue;
+            }
             if let Err(source) = backend.register_weight(name, data.clone()) {
                 let error = failure(backend.as_ref(), name, source);
                 if index == last {
@@ -35,6 +49,19 @@ impl Scheduler {
             }
         }
         Ok(())
+    }
+
+    /// The weights that each accelerator of the graph's participation may have to read, by its name: with partial offload
+    /// those of the last layers and the head, with a split those of its share.
+    pub fn readers(graph: &Graph) -> BTreeMap<String, BTreeSet<String>> {
+        let mut weights = BTreeMap::new();
+        for name in &graph.params().participation.accelerators {
+            let nodes = (0..graph.nodes().len()).map(NodeId).filter(|&id| may_run(graph, id, name));
+            let names = nodes.flat_map(|id| graph.node(id).op.weights());
+            let names = names.map(|weight| graph.weight(weight).name.clone()).collect();
+            weights.insert(name.clone(), names);
+        }
+        weights
     }
 
     /// The weights that accelerators could not take, as errors that name backend and weight.
@@ -56,20 +83,23 @@ impl Scheduler {
     }
 
     /// The gate for a graph built with the participation that is wanted: the same, less the accelerators that lack a
-    /// weight of the nodes that would be theirs. With partial offload that is the weights of the last layers and the
-    /// head alone.
+    /// weight of the nodes that would be theirs. Where layers are split, one that lacks a weight leaves all others out:
+    /// nobody else has room for its share.
     pub fn participation(&self, graph: &Graph) -> Participation {
         let wanted = &graph.params().participation;
         if wanted.layers == Some(0) {
             return Participation::cpu_only();
         }
-        let nodes = (0..graph.nodes().len()).map(NodeId).filter(|&id| on_accelerator(graph, id));
-        let weights: BTreeSet<&str> = nodes
-            .flat_map(|id| graph.node(id).op.weights())
-            .map(|weight| graph.weight(weight).name.as_str())
-            .collect();
-        let accelerators = self.eligible(&wanted.accelerators, weights.iter().copied());
+        let readers = Scheduler::readers(graph);
+        let mut accelerators = wanted.accelerators.clone();
+        accelerators.retain(|name| {
+            let weights = readers.get(name).into_iter().flatten().map(String::as_str);
+            !self.eligible(std::slice::from_ref(name), weights).is_empty()
+        });
+        if !wanted.split.is_empty() && accelerators.len() < wanted.accelerators.len() {
+            return Participation::cpu_only();
+        }
         let layers = wanted.layers.filter(|_| !accelerators.is_empty());
-        Participation { accelerators, layers }
+        Participation { accelerators, layers, split: wanted.split.clone() }
     }
 }

@@ -62,23 +62,14 @@ impl Scheduler {
     /// # Errors
     /// [`GraphError::Backend`], for instance for rows that a state does not have.
     pub fn copy_rows(&mut self, group: usize, from: usize, to: usize, rows: usize) -> Result<(), GraphError> {
-        let mut bytes = Vec::new();
         for (layer, state) in self.states.iter().enumerate() {
             let Some(state) = state else { continue };
             if !matches!(state.spec, StateSpec::Kv { group: of, .. } if usize::from(of.0) == group) {
                 continue;
             }
             let backend = &mut self.backends[state.backend];
-            for part in [StatePart::Key, StatePart::Value] {
-                let Some((_, cols, dtype)) = state.spec.part(part) else { continue };
-                bytes.resize(dtype.row_bytes(cols).unwrap_or(0) * rows, 0);
-                let copied = backend
-                    .read_state(state.id, part, from, &mut bytes)
-                    .and_then(|()| backend.write_state(state.id, part, to, &bytes));
-                copied.map_err(|source| {
-                    failure(backend.as_ref(), &format!("state of layer {layer}"), source)
-                })?;
-            }
+            let copied = backend.copy_state_rows(state.id, &state.spec, from, to, rows);
+            copied.map_err(|source| failure(backend.as_ref(), &format!("state of layer {layer}"), source))?;
         }
         Ok(())
     }

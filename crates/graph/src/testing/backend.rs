@@ -7,6 +7,7 @@ use crate::{
     StatePart, StateSpec, WeightData,
 };
 use quant::Format;
+use std::any::Any;
 use std::collections::{BTreeMap, HashMap};
 
 /// What memory holds that nobody wrote, and what is read of a result that is pending. As f32, a NaN.
@@ -28,6 +29,8 @@ pub struct TestBackend {
     control: Control,
     refuses: Vec<Refuses>,
     claims: Vec<FusedOp>,
+    /// Values come from others of its kind without a wait.
+    linked: bool,
     /// Every buffer ever, and whether it is in use.
     buffers: Vec<(Vec<u8>, bool)>,
     weights: BTreeMap<String, WeightData>,
@@ -76,6 +79,7 @@ impl TestBackend {
             control,
             refuses: Vec::new(),
             claims: Vec::new(),
+            linked: false,
             buffers: Vec::new(),
             weights: BTreeMap::new(),
             states: HashMap::new(),
@@ -94,6 +98,17 @@ impl TestBackend {
     pub fn claiming(mut self, fused: FusedOp) -> TestBackend {
         self.claims.push(fused);
         self
+    }
+
+    /// Takes values from other backends of its kind without the host's waiting for them.
+    pub fn linked(mut self) -> TestBackend {
+        self.linked = true;
+        self
+    }
+
+    fn run_pending(&mut self) -> Result<(), BackendError> {
+        let pending = std::mem::take(&mut self.pending);
+        pending.iter().try_for_each(|node| self.execute(node))
     }
 
     fn alloc(&mut self, bytes: usize, fresh: bool) -> Result<BufferId, BackendError> {
@@ -366,9 +381,32 @@ impl Backend for TestBackend {
     }
 
     fn synchronize(&mut self) -> Result<(), BackendError> {
-        let pending = std::mem::take(&mut self.pending);
-        self.record(Event::Synchronize(pending.len()));
-        self.check(Fault::Synchronize)?;
-        pending.iter().try_for_each(|node| self.execute(node))
+        self.record(Event::Synchronize(self.pending.len()));
+        if let Err(error) = self.check(Fault::Synchronize) {
+            self.pending.clear();
+            return Err(error);
+        }
+        self.run_pending()
+    }
+
+    fn copy_from(
+        &mut self,
+        from: &mut dyn Backend,
+        source: &Operand,
+        target: &Operand,
+    ) -> Result<bool, BackendError> {
+        let from = from.as_any().and_then(|from| from.downcast_mut::<TestBackend>());
+        let Some(from) = from.filter(|_| self.linked) else { return Ok(false) };
+        from.run_pending()?;
+        let bytes = from.bytes(source.buffer, source.offset, source.bytes())?.to_vec();
+        let hit = self.pending.iter().any(|node| node.uses(target.buffer));
+        self.nothing_pending("a buffer", hit)?;
+        self.record(Event::CopyFrom(from.name.clone(), bytes.len()));
+        self.bytes(target.buffer, target.offset, bytes.len())?.copy_from_slice(&bytes);
+        Ok(true)
+    }
+
+    fn as_any(&mut self) -> Option<&mut dyn Any> {
+        Some(self)
     }
 }

@@ -81,6 +81,8 @@ pub enum Event {
         /// Bytes.
         bytes: usize,
     },
+    /// `copy_from` of this many bytes, from the backend of this name.
+    CopyFrom(String, usize),
     /// `synchronize`, with this many nodes pending.
     Synchronize(usize),
 }

@@ -28,7 +28,7 @@ pub fn params(tokens: usize) -> GraphParams {
 /// The same with accelerators.
 pub fn with(accelerators: &[&str], params: GraphParams) -> GraphParams {
     let accelerators = accelerators.iter().map(|name| name.to_string()).collect();
-    GraphParams { participation: Participation { accelerators, layers: None }, ..params }
+    GraphParams { participation: Participation { accelerators, ..Participation::default() }, ..params }
 }
 
 /// The batch for [`params`]: the tokens of one sequence from position `start` on, in pages 0, 1, 2, 3.
@@ -136,6 +136,7 @@ pub fn calls(control: &Control) -> Vec<String> {
         Event::Synchronize(_) => Some("synchronize".into()),
         Event::ReadHost { pending, .. } => Some(if pending { "read pending" } else { "read" }.into()),
         Event::WriteHost { .. } => Some("write".into()),
+        Event::CopyFrom(from, _) => Some(format!("copy from {from}")),
         _ => None,
     };
     log.filter_map(|(backend, event)| Some(format!("{backend}: {}", line(event)?))).collect()

@@ -9,5 +9,6 @@ mod gate;
 mod infer;
 mod plan;
 mod scheduler;
+mod several;
 mod states;
 mod trace;

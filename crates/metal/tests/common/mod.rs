@@ -39,7 +39,7 @@ pub fn params(tokens: usize) -> GraphParams {
         sequences: 1,
         max_pages: 1,
         cache: CacheParams { key: DType::F32, value: DType::F32, page_len: 16, pages: vec![1] },
-        participation: Participation { accelerators: vec![NAME.into()], layers: None },
+        participation: Participation { accelerators: vec![NAME.into()], ..Participation::default() },
         head: true,
         fuse_qkv: false,
         fuse_ffn: false,

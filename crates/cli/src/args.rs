@@ -4,9 +4,8 @@
 #![allow(rustdoc::broken_intra_doc_links, rustdoc::invalid_html_tags)]
 
 use crate::error::{Error, Result};
-use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use engine::{Activations, BatchOptions, DType, Device, GenerateOptions, LoadOptions, SamplerParams};
+use engine::{Activations, BatchOptions, DType, Device, GenerateOptions, LoadOptions, SamplerParams, Split};
 use std::fmt::Display;
 use std::net::{IpAddr, Ipv4Addr};
 use std::num::{IntErrorKind, ParseIntError};
@@ -93,9 +92,20 @@ pub struct ModelArg {
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Loading")]
 pub struct LoadArgs {
-    /// Where the model runs
-    #[arg(long, value_name = "DEVICE", default_value = Device::Auto.name(), value_parser = device())]
+    /// Where the model runs: auto, cpu, metal, cuda, metal-sim, or GPUs that share it, such as cuda:0,cuda:1
+    #[arg(long, value_name = "DEVICE", default_value = Device::Auto.name(), value_parser = device)]
     pub device: Device,
+    /// Layers on the GPU, counted from the last, or all; the CPU runs the others [default: all, or none where they do not
+    /// fit]
+    #[arg(long, alias = "n-gpu-layers", value_name = "N", allow_hyphen_values = true, value_parser = layers)]
+    pub gpu_layers: Option<usize>,
+    /// How several GPUs share a model: none (the first has it all), layer (each has layers of its own) [default: layer, over
+    /// as many GPUs as were named or, by layers that do not fit on one, over all]
+    #[arg(long, value_name = "MODE", value_parser = split)]
+    pub split_mode: Option<Split>,
+    /// Shares of the model for the GPUs, such as 3,1 [default: by the memory that is free]
+    #[arg(long, value_name = "N,N", value_delimiter = ',', value_parser = share)]
+    pub tensor_split: Vec<f64>,
     /// Threads [default: one per core that the process may use]
     #[arg(short, long, value_name = "N", allow_hyphen_values = true, value_parser = count)]
     pub threads: Option<usize>,
@@ -484,9 +494,15 @@ pub struct PullArgs {
 /// `smelt devices`.
 #[derive(Debug, Args)]
 pub struct DevicesArgs {
+    /// Tell what this model needs of each device's memory, and whether it fits: path, alias, pip:PACKAGE or
+    /// hf:OWNER/REPO[:QUANT]
+    #[arg(value_name = "MODEL")]
+    pub model: Option<String>,
     /// Print one JSON array
     #[arg(long)]
     pub json: bool,
+    #[command(flatten)]
+    pub load: LoadArgs,
 }
 
 /// Values of `--cache-type`.
@@ -517,6 +533,9 @@ impl LoadArgs {
     pub fn options(&self) -> LoadOptions {
         LoadOptions {
             device: self.device,
+            accelerated_layers: self.gpu_layers.filter(|&layers| layers != usize::MAX),
+            split: self.split_mode,
+            shares: self.tensor_split.clone(),
             context: self.ctx,
             threads: self.threads,
             cache: self.cache_type.map(|cache| match cache {
@@ -575,9 +594,25 @@ impl SamplingArgs {
     }
 }
 
-/// The names of the devices, for the help and for who mistypes one.
-fn device() -> impl TypedValueParser<Value = Device> {
-    PossibleValuesParser::new(Device::ALL.map(Device::name)).try_map(|name| name.parse::<Device>())
+/// A device, or several.
+fn device(text: &str) -> std::result::Result<Device, engine::Error> {
+    text.parse()
+}
+
+/// A number of layers, or all of them.
+fn layers(text: &str) -> std::result::Result<usize, String> {
+    if text == "all" { Ok(usize::MAX) } else { count(text) }
+}
+
+/// A way to share a model.
+fn split(text: &str) -> std::result::Result<Split, engine::Error> {
+    text.parse()
+}
+
+/// A share of something.
+fn share(text: &str) -> std::result::Result<f64, String> {
+    let number = text.parse().ok().filter(|number: &f64| number.is_finite() && *number >= 0.0);
+    number.ok_or_else(|| format!("expected a number that is not negative, found '{text}'"))
 }
 
 /// A whole number that is not negative.

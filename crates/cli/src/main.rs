@@ -39,7 +39,7 @@ fn main() -> ExitCode {
         Command::Perplexity(args) => commands::perplexity::run(args, &output),
         Command::Bench(args) => commands::bench::run(args, &output),
         Command::Pull(args) => commands::pull::run(args, &output),
-        Command::Devices(args) => commands::devices::run(args),
+        Command::Devices(args) => commands::devices::run(args, &output),
     };
     exit::code(result, &output)
 }

@@ -11,8 +11,11 @@ pub fn long() -> String {
         std::env::consts::OS,
         if cfg!(debug_assertions) { " (debug build)" } else { "" }
     );
-    for (name, description) in Device::available() {
-        text.push_str(&format!("\n{name}: {description}"));
+    // The text is made with the command line's description, on every start; devices are only opened for who asks.
+    if std::env::args_os().any(|argument| argument == "--version") {
+        for (name, description) in Device::available() {
+            text.push_str(&format!("\n{name}: {description}"));
+        }
     }
     text
 }

@@ -2,7 +2,7 @@
 
 use crate::CudaError;
 use crate::buffers::{Buffers, States, cache_type, out_of_memory};
-use crate::driver::{Device, Launch, Pinned, Stream, argument};
+use crate::driver::{self, Device, Event, Launch, Pinned, Stream, argument};
 use crate::kernels::{Kernels, Spec};
 use crate::largest::{LargestRows, Rows};
 use crate::ops::{Lowering, WIDEST_KEY, WIDEST_VALUE, device_error};
@@ -13,9 +13,10 @@ use crate::tiled;
 use crate::weights::{Weights, is_vector};
 use graph::ops::Activation;
 use graph::{
-    Backend, BackendError, BufferId, DType, FusedOp, Graph, Largest, NodeCall, NodeId, Op, OpQuery, StateId,
-    StatePart, StateSpec, WeightData,
+    Backend, BackendError, BufferId, DType, FusedOp, Graph, Largest, NodeCall, NodeId, Op, OpQuery, Operand,
+    StateId, StatePart, StateSpec, WeightData,
 };
+use std::any::Any;
 use std::collections::HashMap;
 use std::env;
 use std::sync::Arc;
@@ -46,6 +47,7 @@ struct UploadArgs {
 /// Runs operations on one GPU. What is executed is recorded, and runs when results are asked for or at the next
 /// [`synchronize`](Backend::synchronize). After a failure of the device every call is an error.
 pub struct CudaBackend {
+    name: String,
     device: Arc<Device>,
     /// Bytes that were free at the start.
     free: usize,
@@ -65,6 +67,12 @@ pub struct CudaBackend {
     failed: Option<String>,
     staging: Pinned,
     chunk: Option<Pinned>,
+    /// Where the work is that made a value for another GPU.
+    sent: Event,
+    /// Where a value from another GPU is here.
+    received: Event,
+    /// The backends whose memory the GPU was let read.
+    links: Vec<String>,
     // The stream ends before the memory that its work uses, and modules after all launches.
     stream: Stream,
     scratch: Scratch,
@@ -100,23 +108,54 @@ fn number(variable: &'static str, default: u64) -> Result<u64, CudaError> {
 }
 
 impl CudaBackend {
-    /// Opens the GPU that `SMELT_CUDA_DEVICE` numbers, or the first.
+    /// Opens the GPU that `SMELT_CUDA_DEVICE` numbers, or the first; its name is `cuda`.
     ///
     /// # Errors
     /// [`CudaError`]: what is missing or too old, or a variable of the environment that means nothing.
     pub fn new() -> Result<CudaBackend, CudaError> {
+        CudaBackend::named("cuda".into(), CudaBackend::default_device()?)
+    }
+
+    /// Opens the GPU with this number among those that the driver shows, from 0 on; its name is `cuda:` and the number.
+    ///
+    /// # Errors
+    /// As for [`new`](CudaBackend::new).
+    pub fn open(ordinal: usize) -> Result<CudaBackend, CudaError> {
+        CudaBackend::named(format!("cuda:{ordinal}"), ordinal)
+    }
+
+    /// GPUs that the driver shows.
+    ///
+    /// # Errors
+    /// [`CudaError`]: no driver, or no GPU.
+    pub fn count() -> Result<usize, CudaError> {
+        driver::count()
+    }
+
+    /// The number of the GPU that [`new`](CudaBackend::new) opens.
+    ///
+    /// # Errors
+    /// [`CudaError::Environment`].
+    pub fn default_device() -> Result<usize, CudaError> {
+        Ok(usize::try_from(number("SMELT_CUDA_DEVICE", 0)?).unwrap_or(usize::MAX))
+    }
+
+    fn named(name: String, ordinal: usize) -> Result<CudaBackend, CudaError> {
         let deadline = Duration::from_secs(number("SMELT_CUDA_TIMEOUT", TIMEOUT)?);
         let replay = match number("SMELT_CUDA_GRAPH", 1)? {
             0 => Replay::Never,
             _ => Replay::FromSecond,
         };
-        let ordinal = i32::try_from(number("SMELT_CUDA_DEVICE", 0)?).unwrap_or(i32::MAX);
         let device = Device::open(ordinal)?;
         let warps = number("SMELT_CUDA_MATVEC_WARPS", MATVEC_WARPS)?;
         let warps = usize::try_from(warps).unwrap_or(usize::MAX).clamp(1, 32);
         let kernels = Kernels::new(&device, number("SMELT_CUDA_HOPPER", 1)? != 0, warps)?;
         let (free, _) = device.memory()?;
         Ok(CudaBackend {
+            name,
+            sent: Event::new(&device)?,
+            received: Event::new(&device)?,
+            links: Vec::new(),
             free,
             deadline,
             replay,
@@ -194,7 +233,7 @@ impl CudaBackend {
             return;
         }
         if self.in_flight {
-            let waited = self.wait();
+            let waited = self.device.bind().map_err(device_error).and_then(|()| self.wait());
             // A failure is latched, and told by the next call.
             let _ = self.latch(waited);
         }
@@ -389,7 +428,7 @@ impl CudaBackend {
 impl Drop for CudaBackend {
     fn drop(&mut self) {
         // Memory must not be freed under running kernels; after a failure there are none.
-        if self.failed.is_none() {
+        if self.failed.is_none() && self.device.bind().is_ok() {
             let _ = self.stream.wait(self.deadline);
         }
     }
@@ -447,7 +486,7 @@ fn supports(query: &OpQuery<'_>) -> bool {
 
 impl Backend for CudaBackend {
     fn name(&self) -> &str {
-        "cuda"
+        &self.name
     }
 
     fn supports_op(&self, query: &OpQuery<'_>) -> bool {
@@ -636,6 +675,46 @@ impl Backend for CudaBackend {
         self.upload_bytes += src.len().next_multiple_of(16);
         self.uploads.push(Upload { buffer, offset, len: src.len() });
         Ok(())
+    }
+
+    fn copy_from(
+        &mut self,
+        from: &mut dyn Backend,
+        source: &Operand,
+        target: &Operand,
+    ) -> Result<bool, BackendError> {
+        let Some(from) = from.as_any().and_then(|from| from.downcast_mut::<CudaBackend>()) else {
+            return Ok(false);
+        };
+        from.healthy()?;
+        from.flush()?;
+        let address =
+            from.buffers.address(source.buffer, source.offset, source.bytes(), "a value to copy")?;
+        let sent = from.stream.record(&from.sent).map_err(device_error);
+        from.in_flight = true;
+        from.latch(sent)?;
+
+        self.healthy()?;
+        // What the host wrote waits for the nodes that read it; what was recorded may read what was here before.
+        if !self.recording.is_empty() {
+            self.flush()?;
+        }
+        let to = self.buffers.address(target.buffer, target.offset, source.bytes(), "a place for a value")?;
+        if !self.links.contains(&from.name) {
+            self.device.link(&from.device).map_err(device_error)?;
+            self.links.push(from.name.clone());
+        }
+        self.in_flight = true;
+        let peer = (from.device.as_ref(), address);
+        let copied = self.stream.copy_peer(to, peer, source.bytes(), &from.sent, &self.received);
+        // The value's place is not used for another before it was read.
+        let copied = copied.and_then(|()| from.stream.wait_for(&self.received)).map_err(device_error);
+        self.latch(copied)?;
+        Ok(true)
+    }
+
+    fn as_any(&mut self) -> Option<&mut dyn Any> {
+        Some(self)
     }
 
     fn synchronize(&mut self) -> Result<(), BackendError> {

@@ -54,33 +54,44 @@ unsafe impl Send for Device {}
 // SAFETY: as above.
 unsafe impl Sync for Device {}
 
-impl Device {
-    /// Opens the GPU with this number.
-    pub(crate) fn open(ordinal: i32) -> Result<Arc<Device>, CudaError> {
-        // SAFETY: the library is only looked for.
-        if !unsafe { sys::is_culib_present() } {
-            return Err(CudaError::NoDriver);
+/// GPUs that the driver shows, after a look at its version.
+pub(crate) fn count() -> Result<usize, CudaError> {
+    // SAFETY: the library is only looked for.
+    if !unsafe { sys::is_culib_present() } {
+        return Err(CudaError::NoDriver);
+    }
+    // SAFETY: the library is there; out-pointers are valid.
+    unsafe {
+        let mut version = 0;
+        call!(cuDriverGetVersion(&mut version))?;
+        if version < OLDEST_DRIVER {
+            return Err(CudaError::OldDriver { found: version, expected: OLDEST_DRIVER });
         }
-        // SAFETY: the library is there; out-pointers are valid.
-        unsafe {
-            let mut version = 0;
-            call!(cuDriverGetVersion(&mut version))?;
-            if version < OLDEST_DRIVER {
-                return Err(CudaError::OldDriver { found: version, expected: OLDEST_DRIVER });
-            }
-            match call!(cuInit(0)) {
-                Err(CudaError::Driver { message, .. }) if message.contains("no CUDA-capable device") => {
-                    return Err(CudaError::NoDevice);
-                }
-                result => result?,
-            }
-            let mut count = 0;
-            call!(cuDeviceGetCount(&mut count))?;
-            if ordinal >= count {
+        match call!(cuInit(0)) {
+            Err(CudaError::Driver { message, .. }) if message.contains("no CUDA-capable device") => {
                 return Err(CudaError::NoDevice);
             }
+            result => result?,
+        }
+        let mut count = 0;
+        call!(cuDeviceGetCount(&mut count))?;
+        match usize::try_from(count) {
+            Ok(count) if count > 0 => Ok(count),
+            _ => Err(CudaError::NoDevice),
+        }
+    }
+}
+
+impl Device {
+    /// Opens the GPU with this number.
+    pub(crate) fn open(ordinal: usize) -> Result<Arc<Device>, CudaError> {
+        let count = count()?;
+        let wanted = i32::try_from(ordinal).ok().filter(|_| ordinal < count);
+        let wanted = wanted.ok_or(CudaError::NoSuchDevice { ordinal, count })?;
+        // SAFETY: the library is there; out-pointers are valid.
+        unsafe {
             let mut handle = 0;
-            call!(cuDeviceGet(&mut handle, ordinal))?;
+            call!(cuDeviceGet(&mut handle, wanted))?;
             let mut name = [0; 128];
             call!(cuDeviceGetName(name.as_mut_ptr(), name.len() as i32 - 1, handle))?;
             let name = CStr::from_ptr(name.as_ptr()).to_string_lossy().into_owned();
@@ -121,6 +132,24 @@ impl Device {
         // SAFETY: out-pointers are valid.
         unsafe { call!(cuMemGetInfo_v2(&mut free, &mut total))? };
         Ok((free, total))
+    }
+
+    /// Lets this device read the memory of another by itself, if the two are linked. Otherwise copies between them go
+    /// through the host, in the driver's hands.
+    pub(crate) fn link(&self, other: &Device) -> Result<(), CudaError> {
+        self.bind()?;
+        let mut linked = 0;
+        // SAFETY: both are alive, the out-pointer is valid.
+        unsafe {
+            call!(cuDeviceCanAccessPeer(&mut linked, self.handle, other.handle))?;
+            if linked == 0 {
+                return Ok(());
+            }
+            match sys::cuCtxEnablePeerAccess(other.context, 0) {
+                CUresult::CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED => Ok(()),
+                result => check("cuCtxEnablePeerAccess", result),
+            }
+        }
     }
 
     /// The architecture, as the compiler is told it.
@@ -441,6 +470,32 @@ impl Stream {
         debug_assert!(len <= to.len);
         // SAFETY: the range lies in `to`; whoever calls gives an address of `len` bytes of the device.
         unsafe { call!(cuMemcpyDtoHAsync_v2(to.base.cast(), from, len, self.handle)) }
+    }
+
+    /// Copies from the memory of another device. The event marks a point in the other's work that it comes after; a second
+    /// one, on this stream, the point where the bytes are here.
+    pub(crate) fn copy_peer(
+        &self,
+        to: u64,
+        from: (&Device, u64),
+        len: usize,
+        after: &Event,
+        done: &Event,
+    ) -> Result<(), CudaError> {
+        let (peer, address) = from;
+        self.wait_for(after)?;
+        // SAFETY: both contexts are alive; whoever calls gives addresses of `len` bytes of the two devices.
+        unsafe {
+            call!(cuMemcpyPeerAsync(to, self.device.context, address, peer.context, len, self.handle))?;
+        }
+        self.record(done)
+    }
+
+    /// Makes what follows on this stream wait for a point in the work of any stream.
+    pub(crate) fn wait_for(&self, event: &Event) -> Result<(), CudaError> {
+        self.device.bind()?;
+        // SAFETY: both are alive.
+        unsafe { call!(cuStreamWaitEvent(self.handle, event.handle, 0)) }
     }
 
     /// Fills memory of the device with zeros.

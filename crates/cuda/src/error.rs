@@ -9,6 +9,13 @@ pub enum CudaError {
     NoDriver,
     /// The driver is there, and no GPU.
     NoDevice,
+    /// There are fewer GPUs.
+    NoSuchDevice {
+        /// The number asked for, from 0 on.
+        ordinal: usize,
+        /// GPUs that the driver shows.
+        count: usize,
+    },
     /// The driver is older than what is needed.
     OldDriver {
         /// Its version, as `major * 1000 + minor * 10`.
@@ -72,7 +79,14 @@ impl fmt::Display for CudaError {
         let version = |v: i32| format!("{}.{}", v / 1000, v % 1000 / 10);
         match self {
             CudaError::NoDriver => f.write_str("no NVIDIA driver: its library (libcuda) cannot be loaded"),
-            CudaError::NoDevice => f.write_str("the NVIDIA driver finds no GPU"),
+            CudaError::NoDevice => f.write_str(
+                "the NVIDIA driver finds no GPU (CUDA_VISIBLE_DEVICES can hide those that there are)",
+            ),
+            CudaError::NoSuchDevice { ordinal, count } => write!(
+                f,
+                "no GPU has the number {ordinal}: the NVIDIA driver shows {count}, counted from 0 \
+                 (CUDA_VISIBLE_DEVICES can hide some)"
+            ),
             CudaError::OldDriver { found, expected } => write!(
                 f,
                 "the NVIDIA driver is for CUDA {}, needed is one for CUDA {} or later",

@@ -13,7 +13,14 @@ fn messages() {
     let old = CudaError::OldDevice { name: "GTX 970".into(), found: (5, 2), expected: (8, 0) };
     for (error, expected) in [
         (CudaError::NoDriver, "no NVIDIA driver: its library (libcuda) cannot be loaded"),
-        (CudaError::NoDevice, "the NVIDIA driver finds no GPU"),
+        (
+            CudaError::NoDevice,
+            "the NVIDIA driver finds no GPU (CUDA_VISIBLE_DEVICES can hide those that there are)",
+        ),
+        (
+            CudaError::NoSuchDevice { ordinal: 2, count: 2 },
+            "no GPU has the number 2: the NVIDIA driver shows 2, counted from 0 (CUDA_VISIBLE_DEVICES can hide some)",
+        ),
         (
             CudaError::OldDriver { found: 11_080, expected: 12_000 },
             "the NVIDIA driver is for CUDA 11.8, needed is one for CUDA 12.0 or later",

@@ -4,6 +4,7 @@ use crate::Error;
 use cuda::{CudaBackend, CudaError};
 use graph::Backend;
 use metal_sim::device::SimDevice;
+use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
@@ -17,26 +18,69 @@ pub enum Device {
     Cpu,
     /// The GPU of a Mac.
     Metal,
-    /// An NVIDIA GPU.
+    /// An NVIDIA GPU; as many as a model needs.
     Cuda,
+    /// NVIDIA GPUs by their numbers, which share a model.
+    CudaGpus(Gpus),
     /// A simulated GPU of a Mac, which runs and checks the same kernels on any machine that has clang, slowly.
     MetalSim,
+}
+
+/// NVIDIA GPUs by their numbers, as the driver counts them from 0 on, in the order of the layers that they are given.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Gpus {
+    numbers: [u8; Gpus::MOST],
+    count: u8,
+}
+
+impl Gpus {
+    /// Most GPUs of one host.
+    pub const MOST: usize = 16;
+
+    /// Reads a list such as `cuda:0,cuda:1`; `None` if it is none, or names a GPU twice.
+    fn read(names: &str) -> Option<Gpus> {
+        let mut gpus = Gpus { numbers: [0; Gpus::MOST], count: 0 };
+        for name in names.split(',') {
+            let number =
+                name.strip_prefix("cuda:").filter(|digits| digits.bytes().all(|b| b.is_ascii_digit()))?;
+            let number = number.parse().ok()?;
+            if gpus.numbers().any(|other| other == usize::from(number)) {
+                return None;
+            }
+            *gpus.numbers.get_mut(usize::from(gpus.count))? = number;
+            gpus.count += 1;
+        }
+        Some(gpus)
+    }
+
+    /// The numbers.
+    pub fn numbers(&self) -> impl Iterator<Item = usize> + '_ {
+        self.numbers.iter().take(usize::from(self.count)).map(|&number| usize::from(number))
+    }
+}
+
+impl fmt::Display for Device {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Device::CudaGpus(gpus) = self else { return f.write_str(self.name()) };
+        let names: Vec<String> = gpus.numbers().map(|number| format!("cuda:{number}")).collect();
+        f.write_str(&names.join(","))
+    }
 }
 
 /// How long a simulated GPU may take for a forward: minutes, where a real one is given seconds.
 const SIMULATION_TIMEOUT: Duration = Duration::from_secs(3600);
 
 impl Device {
-    /// All of them.
+    /// All that have a name of their own: GPUs by number are not among them.
     pub const ALL: [Device; 5] = [Device::Auto, Device::Cpu, Device::Metal, Device::Cuda, Device::MetalSim];
 
-    /// The name that [`FromStr`] reads.
+    /// The name that [`FromStr`] reads; without numbers.
     pub fn name(self) -> &'static str {
         match self {
             Device::Auto => "auto",
             Device::Cpu => "cpu",
             Device::Metal => "metal",
-            Device::Cuda => "cuda",
+            Device::Cuda | Device::CudaGpus(_) => "cuda",
             Device::MetalSim => "metal-sim",
         }
     }
@@ -56,35 +100,90 @@ impl Device {
             }
             Device::Metal => metal(),
             Device::Cuda => cuda(),
+            Device::CudaGpus(gpus) => return self.gpus(gpus.numbers()),
             Device::MetalSim => metal_sim(),
         };
         Ok(vec![backend.map_err(|failure| self.error(failure.message))?])
     }
 
+    /// The NVIDIA GPUs with these numbers.
+    fn gpus(self, numbers: impl Iterator<Item = usize>) -> Result<Vec<Box<dyn Backend>>, Error> {
+        let open = |number| match CudaBackend::open(number) {
+            Ok(backend) => Ok(Box::new(backend) as Box<dyn Backend>),
+            Err(error) => Err(Error::Device { name: format!("cuda:{number}"), message: error.to_string() }),
+        };
+        numbers.map(open).collect()
+    }
+
+    /// All NVIDIA GPUs that the driver shows, by their numbers.
+    ///
+    /// # Errors
+    /// [`Error::Device`] for the first that cannot be set up.
+    pub(crate) fn all_gpus() -> Result<Vec<Box<dyn Backend>>, Error> {
+        let count = CudaBackend::count().map_err(|error| Device::Cuda.error(error))?;
+        Device::Cuda.gpus(0..count.min(Gpus::MOST))
+    }
+
     fn error(self, message: impl ToString) -> Error {
-        Error::Device { name: self.name().into(), message: message.to_string() }
+        Error::Device { name: self.to_string(), message: message.to_string() }
     }
 
     /// Every device that this build can use on this machine, with a line about it.
-    pub fn available() -> Vec<(&'static str, String)> {
+    pub fn available() -> Vec<(String, String)> {
+        Device::present().into_iter().map(|present| (present.name, present.description)).collect()
+    }
+
+    /// The same, opened.
+    pub(crate) fn present() -> Vec<Present> {
         let threads = cpu::default_threads();
         let cpu = match cpu::SimdLevel::by_default() {
             Ok(level) => format!("{threads} threads, {level}"),
             Err(error) => format!("{threads} threads, but {error}"),
         };
-        let mut all = vec![(Device::Cpu.name(), cpu)];
-        all.extend(metal_line().map(|line| (Device::Metal.name(), line)));
+        let line =
+            |device: Device, description| Present { name: device.to_string(), description, room: Room::Host };
+        let mut all = vec![line(Device::Cpu, cpu)];
+        all.extend(metal_line().map(|text| line(Device::Metal, text)));
         // Where there is a driver, what keeps its GPU from being used is worth a line; elsewhere there is no GPU.
-        match CudaBackend::new() {
-            Ok(backend) => all.push((Device::Cuda.name(), backend.description())),
-            Err(CudaError::NoDriver) => {}
-            Err(error) => all.push((Device::Cuda.name(), format!("cannot be used: {error}"))),
+        let gpu = |name: String, opened: Result<CudaBackend, CudaError>| {
+            let (description, room) = match opened {
+                Ok(backend) => (backend.description(), backend.usable_memory().map_or(Room::Host, Room::Own)),
+                Err(CudaError::NoDriver) => return None,
+                Err(error) => (format!("cannot be used: {error}"), Room::Unusable),
+            };
+            Some(Present { name, description, room })
+        };
+        match CudaBackend::count() {
+            Ok(count) if count > 1 => {
+                all.extend(
+                    (0..count).filter_map(|number| gpu(format!("cuda:{number}"), CudaBackend::open(number))),
+                );
+            }
+            _ => all.extend(gpu(Device::Cuda.to_string(), CudaBackend::new())),
         }
         if let Ok(device) = SimDevice::from_environment() {
-            all.push((Device::MetalSim.name(), format!("{}, simulated: for tests", describe(&device))));
+            all.push(line(Device::MetalSim, format!("{}, simulated: for tests", describe(&device))));
         }
         all
     }
+}
+
+/// A device of this machine.
+pub(crate) struct Present {
+    pub(crate) name: String,
+    pub(crate) description: String,
+    pub(crate) room: Room,
+}
+
+/// The memory that a device has for a model.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Room {
+    /// The host's.
+    Host,
+    /// One of its own, with so many bytes that can be had.
+    Own(usize),
+    /// None: the device cannot be used.
+    Unusable,
 }
 
 /// `SMELT_METAL_DISABLE=1`: no GPU is touched.
@@ -194,9 +293,13 @@ impl FromStr for Device {
 
     /// Reads a device's name. [`Error::Device`] names those that there are.
     fn from_str(name: &str) -> Result<Device, Error> {
+        if let Some(gpus) = Gpus::read(name) {
+            return Ok(Device::CudaGpus(gpus));
+        }
         Device::ALL.into_iter().find(|device| device.name() == name).ok_or_else(|| {
             let names = Device::ALL.map(Device::name).join(", ");
-            Error::Device { name: name.into(), message: format!("no such device, expected one of {names}") }
+            let message = format!("no such device, expected one of {names}, or GPUs such as cuda:0,cuda:1");
+            Error::Device { name: name.into(), message }
         })
     }
 }
@@ -216,6 +319,21 @@ mod tests {
     fn working() -> Result<Box<dyn Backend>, Failure> {
         let backend = cpu::CpuBackend::new(cpu::CpuOptions { threads: Some(1), ..Default::default() });
         Ok(Box::new(backend.map_err(|error| Failure::of(Device::Cpu, error))?))
+    }
+
+    #[test]
+    fn gpus_are_named_by_their_numbers() {
+        for name in ["cuda:0", "cuda:1,cuda:0", "cuda:3,cuda:2,cuda:15"] {
+            let device: Device = name.parse().unwrap();
+            assert!(matches!(device, Device::CudaGpus(_)));
+            assert_eq!(device.to_string(), name);
+        }
+        let many = (0..17).map(|number| format!("cuda:{number}")).collect::<Vec<_>>().join(",");
+        for name in ["cuda:", "cuda:0,", "cuda:0,cuda:0", "cuda:0,1", "cuda:-1", "cuda:+1", "cuda:256", &many]
+        {
+            let error = name.parse::<Device>().unwrap_err().to_string();
+            assert!(error.contains("expected one of auto") && error.contains("cuda:0,cuda:1"), "{error}");
+        }
     }
 
     #[test]

@@ -107,8 +107,8 @@ impl Engine {
         }
         for step in steps.iter_mut() {
             let len = step.sequence.len() + step.tokens.len();
-            if len > self.context {
-                return Err(Error::ContextExceeded { tokens: len, context: self.context });
+            if len > self.setup.context {
+                return Err(Error::ContextExceeded { tokens: len, context: self.setup.context });
             }
             self.reserve(step.sequence, step.tokens.len())?;
         }
@@ -171,12 +171,12 @@ impl Engine {
             return Err(Error::EmptyPrompt);
         }
         let len = sequence.len() + tokens.len();
-        if len > self.context {
-            return Err(Error::ContextExceeded { tokens: len, context: self.context });
+        if len > self.setup.context {
+            return Err(Error::ContextExceeded { tokens: len, context: self.setup.context });
         }
         let chunk = match wanted {
-            Wanted::All => self.batch_size.min(self.rows_of_logits()),
-            _ => self.batch_size,
+            Wanted::All => self.setup.batch_size.min(self.rows_of_logits()),
+            _ => self.setup.batch_size,
         };
         let mut done = 0;
         for part in tokens.chunks(chunk) {
@@ -205,7 +205,7 @@ impl Engine {
     /// A sequence of another's first `len` tokens, at no cost: they share pages until one of them writes. `None` if a
     /// sliding window has already dropped keys that would be needed to go on from there.
     pub fn fork(&mut self, sequence: &Sequence, len: usize) -> Option<Sequence> {
-        sequence.fork(len, self.model.cache_groups(), &mut self.pools, self.cache.page_len)
+        sequence.fork(len, self.model.cache_groups(), &mut self.pools, self.setup.cache.page_len)
     }
 
     /// Pages of a group that some sequences hold, shared ones counted once.
@@ -226,7 +226,7 @@ impl Engine {
     /// Takes the pages for `added` more tokens of a sequence, and copies a page that it shares and would write to.
     pub(crate) fn reserve(&mut self, sequence: &mut Sequence, added: usize) -> Result<(), Error> {
         let mut copies = Vec::new();
-        let page_len = self.cache.page_len;
+        let page_len = self.setup.cache.page_len;
         let reserved =
             sequence.reserve(added, self.model.cache_groups(), &mut self.pools, page_len, &mut copies);
         for copy in copies {
@@ -237,7 +237,7 @@ impl Engine {
     }
 
     fn fill_batch(&mut self, steps: &[Step<'_>]) {
-        let page_len = self.cache.page_len;
+        let page_len = self.setup.cache.page_len;
         let groups = self.model.cache_groups().len();
         let batch = &mut self.batch;
         clear(batch, groups);
@@ -254,7 +254,7 @@ impl Engine {
                 let rows = positions.clone().map(|position| step.sequence.row(group, position, page_len));
                 batch.cache_rows[group].extend(rows);
                 let table = step.sequence.table(group);
-                let missing = self.max_pages - table.len();
+                let missing = self.setup.max_pages - table.len();
                 batch.page_tables[group].extend_from_slice(table);
                 batch.page_tables[group].extend(std::iter::repeat_n(NO_PAGE, missing));
             }

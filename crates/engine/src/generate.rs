@@ -182,7 +182,7 @@ impl Generation {
 
     /// Feeds one chunk, and samples the first token after the last one.
     fn prefill(&mut self, engine: &mut Engine, sequence: &mut Sequence) -> Result<Event, Error> {
-        let chunk: Vec<u32> = self.pending.iter().take(engine.batch_size).copied().collect();
+        let chunk: Vec<u32> = self.pending.iter().take(engine.setup.batch_size).copied().collect();
         let top = self.answer.options().prompt_logprobs;
         let wanted = match top {
             Some(_) => Wanted::All,

@@ -35,15 +35,18 @@ mod constraint;
 mod device;
 mod embedding;
 mod error;
+mod fit;
 mod forward;
 mod generate;
 mod levers;
 mod load;
 mod memory;
 mod pages;
+mod placement;
 mod repack;
 mod score;
 mod sequence;
+mod setup;
 mod stop;
 mod traffic;
 
@@ -52,14 +55,18 @@ pub use batching::{
     Sink, Slot, Stats,
 };
 pub use constraint::Constraint;
-pub use device::Device;
+pub use device::{Device, Gpus};
 pub use embedding::Pooling;
 pub use error::Error;
+pub use fit::Fit;
 pub use forward::{PrefillSink, Row, Step, Wanted};
 pub use generate::{Event, FinishReason, GenerateOptions, Generation, Token};
-pub use load::{DEFAULT_CONTEXT, Engine, LoadOptions, MemoryUse, Trace, TraceSink};
+pub use load::{Engine, LoadOptions, MemoryUse, Trace, TraceSink};
+pub use memory::{MemoryNeed, gib};
+pub use placement::Split;
 pub use score::{Perplexity, PerplexityOptions};
 pub use sequence::Sequence;
+pub use setup::DEFAULT_CONTEXT;
 pub use traffic::read_bandwidth;
 
 pub use cpu::Activations;

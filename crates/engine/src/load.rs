@@ -1,16 +1,16 @@
 //! Opening a model: the file, its weights on a device, and the KV cache.
 
-use crate::levers::{Levers, gpu_cache_type};
-use crate::memory::Need;
 use crate::pages::PagePool;
+use crate::placement::{Placed, place};
 use crate::repack::RepackCache;
-use crate::{Device, Error, Sequence};
+use crate::setup::Setup;
+use crate::{Device, Error, Sequence, Split};
 use bytes::Bytes;
 use cpu::{Activations, CpuBackend, CpuOptions};
 use gguf::File;
 use graph::{
-    Backend, Batch, CacheParams, DType, GraphError, GraphParams, Largest, Participation, Prepared, Release,
-    Scheduler, WeightData,
+    Backend, Batch, DType, GraphError, GraphParams, Largest, Participation, Prepared, Release, Scheduler,
+    WeightData,
 };
 use models::Model;
 use std::fmt;
@@ -18,19 +18,6 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokenizer::Tokenizer;
-
-/// Tokens per KV page.
-const PAGE_LEN: usize = 64;
-
-/// The default context is the model's own, up to this. The cache takes memory only as it fills.
-pub const DEFAULT_CONTEXT: usize = 32_768;
-
-/// Tokens that a sliding window's pages hold beyond window and batch, so that a conversation can be cut back a
-/// little (an answer that is tokenised anew) and still go on from there.
-const WINDOW_SLACK: usize = 512;
-
-/// Most rows of a KV cache: they are 32-bit numbers, and the last page is a whole one.
-const MAX_ROWS: usize = (1 << 31) - (1 << 20);
 
 /// Takes a text about a graph.
 pub type TraceSink = Box<dyn FnMut(&str) + Send>;
@@ -59,6 +46,11 @@ pub struct LoadOptions {
     /// Layers on the accelerator, counted from the last, for models that it has no memory for as a whole; by default
     /// all layers or none. The rest is run by the CPU.
     pub accelerated_layers: Option<usize>,
+    /// How several GPUs share a model; by default by layers, and only where one has no room for it or several were
+    /// named.
+    pub split: Option<Split>,
+    /// Shares of the layers, one for each GPU; by default by the memory that is free.
+    pub shares: Vec<f64>,
     /// Tokens that a sequence can have; by default the model's context, up to 32768.
     pub context: Option<usize>,
     /// Threads; by default one per physical core that the process may use. Taken exactly as given: more threads than
@@ -89,6 +81,8 @@ impl Default for LoadOptions {
         LoadOptions {
             device: Device::Auto,
             accelerated_layers: None,
+            split: None,
+            shares: Vec::new(),
             context: None,
             threads: None,
             cache: None,
@@ -122,12 +116,9 @@ pub struct Engine {
     pub(crate) tokenizer: Arc<Tokenizer>,
     pub(crate) scheduler: Scheduler,
     pub(crate) participation: Participation,
-    levers: Levers,
+    device: String,
+    pub(crate) setup: Setup,
     pub(crate) pools: Vec<PagePool>,
-    pub(crate) cache: CacheParams,
-    pub(crate) context: usize,
-    pub(crate) max_pages: usize,
-    pub(crate) batch_size: usize,
     pub(crate) batch: Batch,
     pub(crate) logits: Vec<f32>,
     /// The largest logits, where the last forward left all of them on the device.
@@ -165,14 +156,14 @@ impl Engine {
     ) -> Result<Engine, Error> {
         let mut notices = Vec::new();
         let accelerators = options.device.accelerators(&mut notices)?;
-        let mut engine = Engine::load_on(path, options, accelerators, progress)?;
+        let mut engine = Engine::load_from(path, options, accelerators, &Device::all_gpus, progress)?;
         engine.notices.splice(..0, notices);
         Ok(engine)
     }
 
     /// The same with backends of the caller's in place of those of [`LoadOptions::device`], in order of priority; what
     /// none of them supports is run by the CPU. Those that cannot take every weight that they would read take no part:
-    /// a notice where the device is [`Device::Auto`], else an error.
+    /// a notice where the device is [`Device::Auto`], else an error. Several share the layers.
     ///
     /// # Errors
     /// As for [`load`](Engine::load).
@@ -180,6 +171,17 @@ impl Engine {
         path: &Path,
         options: &LoadOptions,
         accelerators: Vec<Box<dyn Backend>>,
+        progress: &mut dyn FnMut(usize, usize),
+    ) -> Result<Engine, Error> {
+        Engine::load_from(path, options, accelerators, &|| Ok(Vec::new()), progress)
+    }
+
+    /// The same; `more` opens all of the GPUs, of which `accelerators` has the first.
+    fn load_from(
+        path: &Path,
+        options: &LoadOptions,
+        accelerators: Vec<Box<dyn Backend>>,
+        more: &dyn Fn() -> Result<Vec<Box<dyn Backend>>, Error>,
         progress: &mut dyn FnMut(usize, usize),
     ) -> Result<Engine, Error> {
         let start = Instant::now();
@@ -203,48 +205,7 @@ impl Engine {
         };
         let mut cpu = CpuBackend::new(cpu_options)
             .map_err(|error| Error::Device { name: "cpu".into(), message: error.to_string() })?;
-        let context = options.context.unwrap_or(model.context_length().min(DEFAULT_CONTEXT));
-        let levers = Levers::from_environment()?;
-        let cache_type = options.cache.or(levers.cache).unwrap_or_else(|| match cpu.activations() {
-            _ if !accelerators.is_empty() => {
-                gpu_cache_type(model.cache_cols().map(|(_, key_columns, _)| key_columns).sum())
-            }
-            Activations::F32 => DType::F32,
-            Activations::Quantized => DType::F16,
-        });
-        check_options(options, context, cache_type, &model)?;
-        let batch_size = options.batch.min(context);
-        let max_pages = context.div_ceil(PAGE_LEN);
-        let pages: Vec<usize> = model
-            .cache_groups()
-            .iter()
-            .map(|group| match group.window {
-                Some(window) => {
-                    window.saturating_add(batch_size + WINDOW_SLACK).div_ceil(PAGE_LEN).saturating_add(1)
-                }
-                None => max_pages,
-            })
-            .map(|pages| pages.min(max_pages))
-            .collect();
-        let pools: Vec<_> = model
-            .cache_groups()
-            .iter()
-            .zip(pages)
-            .map(|(group, share)| {
-                let all = share.saturating_mul(options.sequences);
-                match options.cache_tokens {
-                    // A windowed group needs no more than its sequences' shares.
-                    Some(tokens) if group.window.is_some() => {
-                        (share, all.min(tokens.div_ceil(PAGE_LEN)).max(share))
-                    }
-                    Some(tokens) => (share, tokens.div_ceil(PAGE_LEN)),
-                    None => (share, all),
-                }
-            })
-            .map(|(share, total)| PagePool::new(share, total))
-            .collect();
-        let pages = pools.iter().map(PagePool::total).collect();
-        let cache = CacheParams { key: cache_type, value: cache_type, page_len: PAGE_LEN, pages };
+        let setup = Setup::new(&model, options, !accelerators.is_empty(), cpu.activations())?;
 
         let mut notices = Vec::new();
         let repack_cache = if options.repack_cache.is_empty() || !cpu.repacks() {
@@ -256,27 +217,12 @@ impl Engine {
         if let Some(repack_cache) = &repack_cache {
             cpu.set_pack_cache(repack_cache.cache());
         }
-        let mut backends = accelerators;
-        // Whole layers on the CPU leave less: what those need that stay is told when their weights are copied.
-        if options.accelerated_layers.is_none() {
-            let need = Need::of(&model, &cache);
-            let why = |backend: &dyn Backend| backend.usable_memory().and_then(|usable| need.beyond(usable));
-            for backend in &backends {
-                let Some(message) = why(backend.as_ref()) else { continue };
-                let name = backend.name().to_owned();
-                let message =
-                    format!("{message}. Fewer layers (--gpu-layers) or a shorter context (--ctx) need less");
-                if options.device != Device::Auto {
-                    return Err(Error::Device { name, message });
-                }
-                notices.push(format!("device '{name}' takes no part: {message}"));
-            }
-            backends.retain(|backend| why(backend.as_ref()).is_none());
-        }
-        let wanted = Participation {
-            accelerators: backends.iter().map(|backend| backend.name().to_owned()).collect(),
-            layers: options.accelerated_layers,
+        let placed = if accelerators.is_empty() {
+            Placed::default()
+        } else {
+            place(&setup.need(&model)?, options, accelerators, more, &mut notices)?
         };
+        let Placed { accelerators: mut backends, participation: wanted } = placed;
         backends.push(Box::new(cpu));
         let mut scheduler = Scheduler::new(backends);
         let parts: Vec<Bytes> = (0..file.parts().len())
@@ -285,6 +231,8 @@ impl Engine {
         for part in &parts {
             scheduler.register_part(part)?;
         }
+        // An accelerator is given what it will read: with a part of the layers it has no room for more.
+        let readers = Scheduler::readers(&model.graph(&setup.params(1, 1, 1, &wanted))?);
         let total = model.weights().len();
         for (done, weight) in model.weights().iter().enumerate() {
             progress(done, total);
@@ -303,7 +251,9 @@ impl Engine {
                     move || file.release(&info)
                 })),
             };
-            scheduler.register_weight(&weight.name, data)?;
+            scheduler.register_weight_where(&weight.name, data, |accelerator| {
+                readers.get(accelerator).is_some_and(|weights| weights.contains(&weight.name))
+            })?;
         }
         let mut engine = Engine {
             file,
@@ -311,12 +261,9 @@ impl Engine {
             tokenizer: Arc::new(tokenizer),
             scheduler,
             participation: wanted,
-            levers,
-            pools,
-            cache,
-            context,
-            max_pages,
-            batch_size,
+            device: String::new(),
+            pools: setup.pools(),
+            setup,
             batch: Batch::default(),
             logits: Vec::new(),
             largest: Vec::new(),
@@ -327,6 +274,10 @@ impl Engine {
             load_time: Duration::ZERO,
         };
         engine.pass_gate(options.device)?;
+        engine.device = match engine.participation.accelerators.as_slice() {
+            [] => "cpu".to_owned(),
+            accelerators => accelerators.join(","),
+        };
         // The graph of a decode step: what cannot be built is told now, and backends do now what they do once.
         let params = engine.params(1, 1, 1);
         engine.scheduler.prepare_with(&params, |params| engine.model.graph(params), &mut |done, nodes| {
@@ -368,20 +319,7 @@ impl Engine {
 
     /// The identity of a forward's graph.
     pub(crate) fn params(&self, tokens: usize, outputs: usize, sequences: usize) -> GraphParams {
-        // On the CPU a fused node saves regions and passes over memory at any length; on a GPU its kernels are for one
-        // token.
-        let fused = tokens == 1 || !self.participation.gpu();
-        GraphParams {
-            tokens,
-            outputs,
-            sequences,
-            max_pages: self.max_pages,
-            cache: self.cache.clone(),
-            participation: self.participation.clone(),
-            head: true,
-            fuse_qkv: fused && !self.levers.no_fuse_qkv,
-            fuse_ffn: fused && !self.levers.no_fuse_ffn,
-        }
+        self.setup.params(tokens, outputs, sequences, &self.participation)
     }
 
     /// The file that the model came from.
@@ -401,12 +339,12 @@ impl Engine {
 
     /// Tokens that a sequence can have.
     pub fn context(&self) -> usize {
-        self.context
+        self.setup.context
     }
 
-    /// The device that runs the model.
+    /// The device that runs the model; several with commas between them.
     pub fn device(&self) -> &str {
-        self.participation.accelerators.first().map_or("cpu", String::as_str)
+        &self.device
     }
 
     /// What each backend counted since the model was loaded, by name, in order of priority: dispatches, barriers, bytes.
@@ -437,7 +375,7 @@ impl Engine {
     /// Forgets what lies after a sequence's first `len` tokens and returns how many are left: `len`, or 0 if a
     /// sliding window has already dropped keys that would be needed to go on from there.
     pub fn truncate(&mut self, sequence: &mut Sequence, len: usize) -> usize {
-        sequence.truncate(len, self.model.cache_groups(), &mut self.pools, self.cache.page_len)
+        sequence.truncate(len, self.model.cache_groups(), &mut self.pools, self.setup.cache.page_len)
     }
 
     /// Gives a sequence's pages back.
@@ -449,8 +387,8 @@ impl Engine {
     pub fn memory(&self) -> MemoryUse {
         let row = |cols: usize, dtype: DType| dtype.row_bytes(cols).unwrap_or(0);
         let cache = self.model.cache_cols().map(|(group, key, value)| {
-            let rows = self.pools[usize::from(group.0)].total() * self.cache.page_len;
-            rows * (row(key, self.cache.key) + row(value, self.cache.value))
+            let rows = self.pools[usize::from(group.0)].total() * self.setup.cache.page_len;
+            rows * (row(key, self.setup.cache.key) + row(value, self.setup.cache.value))
         });
         let weights = self.model.weights().iter();
         let weights = weights.map(|w| w.format.row_bytes(w.cols).unwrap_or(0) * w.rows);
@@ -476,42 +414,4 @@ impl Engine {
             None => Ok(()),
         }
     }
-}
-
-fn check_options(
-    options: &LoadOptions,
-    context: usize,
-    cache_type: DType,
-    model: &Model,
-) -> Result<(), Error> {
-    let in_range = |name: &'static str, value: usize, limit: usize| {
-        if (1..=limit).contains(&value) {
-            Ok(())
-        } else {
-            Err(Error::Option { name, message: format!("expected 1 to {limit}, found {value}") })
-        }
-    };
-    in_range("context", context, 1 << 24)?;
-    // A forward cannot be interrupted: this many rows take seconds, not minutes.
-    in_range("batch", options.batch, 2048)?;
-    in_range("sequences", options.sequences, 1 << 12)?;
-    // A windowed group's pages are bounded by window and batch, well below.
-    match options.cache_tokens {
-        None => in_range("context of all sequences", context.saturating_mul(options.sequences), MAX_ROWS)?,
-        Some(tokens) if (context..=MAX_ROWS).contains(&tokens) => {}
-        Some(tokens) => {
-            let message = format!("expected {context} (the context) to {MAX_ROWS}, found {tokens}");
-            return Err(Error::Option { name: "tokens of the KV cache", message });
-        }
-    }
-    for layer in &model.transformer().layers {
-        let (key, value) = (layer.attention.head_dim, layer.attention.value_dim);
-        if cache_type.row_bytes(key).is_none() || cache_type.row_bytes(value).is_none() {
-            let message = format!(
-                "{cache_type} needs heads of whole blocks, this model's have {key} and {value} columns"
-            );
-            return Err(Error::Option { name: "cache type", message });
-        }
-    }
-    Ok(())
 }

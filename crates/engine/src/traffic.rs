@@ -29,7 +29,7 @@ impl Engine {
         let layers = self.model.cache_cols().map(|(group, key, value)| {
             let seen = groups[usize::from(group.0)].window.unwrap_or(usize::MAX).min(depth.saturating_add(1));
             let row = |cols, dtype: graph::DType| dtype.row_bytes(cols).unwrap_or(0);
-            seen.saturating_mul(row(key, self.cache.key) + row(value, self.cache.value))
+            seen.saturating_mul(row(key, self.setup.cache.key) + row(value, self.setup.cache.value))
         });
         layers.sum()
     }

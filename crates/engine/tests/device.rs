@@ -78,13 +78,13 @@ fn where_a_device_was_named_a_missing_weight_is_an_error() {
 fn a_model_that_does_not_fit_is_told_before_anything_is_copied() {
     let file = TinyFile::new("little", Tiny::default());
     let control = Control::new();
-    control.fail("test", Fault::LittleMemory);
+    control.fail("test", Fault::Memory(1 << 10));
     // Nothing may be registered: a refused weight would be another message.
     control.fail("test", Fault::Register(WEIGHT.into()));
     let mut engine = load(&file, &control, &options(Device::Auto)).unwrap();
     assert_eq!(engine.device(), "cpu");
     let [notice] = engine.notices() else { panic!("{:?}", engine.notices()) };
-    assert!(notice.contains("'test' takes no part: the model needs 0.0 GiB of its memory"), "{notice}");
+    assert!(notice.contains("'test' takes no part: the model needs 0.0 GiB: 0.0 GiB of weights"), "{notice}");
     logits(&mut engine);
     let error = load(&file, &control, &options(Device::Cpu)).err().expect("a device was named");
     assert!(
@@ -102,4 +102,79 @@ fn layers_can_be_kept_from_an_accelerator() {
     assert_eq!(engine.device(), "cpu");
     logits(&mut engine);
     assert_eq!(executed(&control), 0);
+}
+
+/// Loads a model on two accelerators.
+fn load_on_two(file: &TinyFile, control: &Control, options: &LoadOptions) -> Result<Engine, Error> {
+    let backends = ["a", "b"].map(|name| Box::new(control.backend(name).linked()) as Box<dyn graph::Backend>);
+    Engine::load_on(&file.beside("gguf"), options, backends.into(), &mut |_, _| {})
+}
+
+#[test]
+fn several_accelerators_share_the_layers() {
+    let file = TinyFile::new("shared", Tiny { layers: 2, ..Tiny::default() });
+    let expected = logits(&mut file.load(&options(Device::Cpu)).unwrap());
+    for (shares, layers, device) in [
+        (vec![], None, "a,b"),
+        (vec![1.0, 1.0], None, "a,b"),
+        (vec![1.0, 0.0], None, "a"),
+        (vec![0.0, 1.0], None, "b"),
+        (vec![], Some(1), "b"),
+    ] {
+        let control = Control::new();
+        let options =
+            LoadOptions { shares: shares.clone(), accelerated_layers: layers, ..options(Device::Auto) };
+        let mut engine = load_on_two(&file, &control, &options).unwrap();
+        assert_eq!(engine.device(), device, "{shares:?} {layers:?}");
+        let found = logits(&mut engine);
+        for (found, expected) in found.iter().zip(&expected) {
+            assert!((found - expected).abs() <= 1e-5 * (1.0 + expected.abs()), "{found} {expected}");
+        }
+        let log = control.take_log();
+        for name in ["a", "b"] {
+            let ran = log.iter().any(|(by, event)| by == name && matches!(event, Event::Execute { .. }));
+            assert_eq!(ran, device.split(',').any(|used| used == name), "{shares:?} {layers:?}: {name}");
+        }
+    }
+}
+
+#[test]
+fn an_accelerator_is_given_the_weights_of_its_layers_alone() {
+    let file = TinyFile::new("own-weights", Tiny { layers: 2, ..Tiny::default() });
+    let control = Control::new();
+    // Of the first layer, which is the other's.
+    control.fail("b", Fault::Register(WEIGHT.into()));
+    let options = LoadOptions { shares: vec![1.0, 1.0], ..options(Device::Cpu) };
+    let engine = load_on_two(&file, &control, &options).unwrap();
+    assert_eq!(engine.device(), "a,b");
+    control.fail("a", Fault::Register(WEIGHT.into()));
+    let error = load_on_two(&file, &control, &options).err().expect("a weight was refused").to_string();
+    assert!(error.contains("'a'") && error.contains(WEIGHT), "{error}");
+}
+
+#[test]
+fn shares_are_one_for_each_accelerator() {
+    let file = TinyFile::new("shares", Tiny { layers: 2, ..Tiny::default() });
+    for shares in [vec![1.0], vec![1.0; 3], vec![0.0, 0.0], vec![1.0, -1.0], vec![f64::NAN, 1.0]] {
+        let options = LoadOptions { shares: shares.clone(), ..options(Device::Auto) };
+        let error = load_on_two(&file, &Control::new(), &options).err().expect("no shares");
+        assert!(
+            matches!(&error, Error::Option { name: "shares of the layers", message }
+                if message.contains("expected 2 numbers") && message.contains("a, b")),
+            "{shares:?}: {error}"
+        );
+    }
+}
+
+#[test]
+fn layers_that_do_not_fit_are_told_with_how_many_would() {
+    let file = TinyFile::new("layers-need", Tiny { layers: 2, ..Tiny::default() });
+    let control = Control::new();
+    control.fail("test", Fault::Memory(1 << 10));
+    let options = LoadOptions { accelerated_layers: Some(1), ..options(Device::Cpu) };
+    let error = load(&file, &control, &options).err().expect("there is no room").to_string();
+    assert!(
+        error.contains("the last 1 of 2 layers need") && error.contains("Not even one layer would fit"),
+        "{error}"
+    );
 }

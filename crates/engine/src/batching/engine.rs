@@ -114,7 +114,7 @@ impl BatchEngine {
     /// [`Error::Option`] for options out of range, [`Error::Stopped`] if there is no thread to be had.
     pub fn start(engine: Engine, options: BatchOptions) -> Result<BatchEngine, Error> {
         options.validate()?;
-        let batch_tokens = options.batch_tokens.min(engine.batch_size);
+        let batch_tokens = options.batch_tokens.min(engine.setup.batch_size);
         let options = BatchOptions { batch_tokens, ..options };
         let shared = Arc::new(Shared::default());
         let (sender, receiver) = channel();

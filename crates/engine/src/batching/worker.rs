@@ -305,7 +305,8 @@ impl Worker {
             let held = self.engine.pages_held(group, all().map(|choice| &choice.sequence));
             let missing: usize = all()
                 .map(|choice| {
-                    let pages = choice.tokens.len().div_ceil(self.engine.cache.page_len).min(pool.share());
+                    let pages =
+                        choice.tokens.len().div_ceil(self.engine.setup.cache.page_len).min(pool.share());
                     let own = self.engine.pages_held(group, [&choice.sequence].into_iter());
                     pages.saturating_sub(own) + choice.width()
                 })

@@ -22,13 +22,15 @@ pub struct Tiny {
     pub heads: u32,
     /// What every logit is a multiple of.
     pub factor: f32,
-    /// The format of the layer's matrices.
+    /// The format of the layers' matrices.
     pub format: Format,
+    /// Layers, all of the same weights.
+    pub layers: u32,
 }
 
 impl Default for Tiny {
     fn default() -> Tiny {
-        Tiny { tokens: VOCABULARY, tokenizer: "gpt2", heads: 1, factor: 1.0, format: Format::F32 }
+        Tiny { tokens: VOCABULARY, tokenizer: "gpt2", heads: 1, factor: 1.0, format: Format::F32, layers: 1 }
     }
 }
 
@@ -69,7 +71,7 @@ impl Tiny {
         let mut writer = Writer::new();
         writer.metadata("general.architecture", Value::String("llama".into()));
         for (key, value) in [
-            ("block_count", 1),
+            ("block_count", self.layers),
             ("context_length", 256),
             ("embedding_length", HIDDEN as u32),
             ("feed_forward_length", FEED_FORWARD as u32),
@@ -98,15 +100,18 @@ impl Tiny {
         };
         matrix("token_embd.weight", VOCABULARY, 1.0);
         matrix("output.weight", VOCABULARY, self.factor);
-        for part in ["attn_q", "attn_k", "attn_v", "attn_output"] {
-            matrix(&format!("blk.0.{part}.weight"), HIDDEN, 1.0);
-        }
-        for part in ["ffn_gate", "ffn_up", "ffn_down"] {
-            matrix(&format!("blk.0.{part}.weight"), FEED_FORWARD, 1.0);
+        for layer in 0..self.layers {
+            for part in ["attn_q", "attn_k", "attn_v", "attn_output"] {
+                matrix(&format!("blk.{layer}.{part}.weight"), HIDDEN, 1.0);
+            }
+            for part in ["ffn_gate", "ffn_up", "ffn_down"] {
+                matrix(&format!("blk.{layer}.{part}.weight"), FEED_FORWARD, 1.0);
+            }
         }
         let ones: Vec<u8> = [1.0f32; HIDDEN].iter().flat_map(|weight| weight.to_le_bytes()).collect();
-        for name in ["output_norm.weight", "blk.0.attn_norm.weight", "blk.0.ffn_norm.weight"] {
-            writer.tensor(name, &[HIDDEN as u64], Format::F32, ones.clone());
+        let norms = |layer| ["attn_norm", "ffn_norm"].map(|part| format!("blk.{layer}.{part}.weight"));
+        for name in (0..self.layers).flat_map(norms).chain(["output_norm.weight".into()]) {
+            writer.tensor(&name, &[HIDDEN as u64], Format::F32, ones.clone());
         }
         writer
     }

@@ -102,8 +102,8 @@ pub enum Fault {
     AllocState,
     /// `register_weight` of this name.
     Register(String),
-    /// It has a memory of its own with so little room: 1 KiB.
-    LittleMemory,
+    /// It has a memory of its own, with room for so many bytes.
+    Memory(usize),
     /// `read_host`.
     ReadHost,
     /// `write_host`.
@@ -152,6 +152,14 @@ impl Control {
 
     fn record(&self, backend: &str, event: Event) {
         self.lock().log.push((backend.into(), event));
+    }
+
+    /// The room that a backend has, if it has a memory of its own.
+    fn room(&self, backend: &str) -> Option<usize> {
+        self.lock().faults.iter().find_map(|(name, fault)| match fault {
+            Fault::Memory(room) if name == backend => Some(*room),
+            _ => None,
+        })
     }
 
     fn is_faulty(&self, backend: &str, is: impl Fn(&Fault) -> bool) -> bool {

@@ -62,7 +62,7 @@ pub use fit::Fit;
 pub use forward::{PrefillSink, Row, Step, Wanted};
 pub use generate::{Event, FinishReason, GenerateOptions, Generation, Token};
 pub use load::{Engine, LoadOptions, MemoryUse, Trace, TraceSink};
-pub use memory::{MemoryNeed, gib};
+pub use memory::{MemoryNeed, readable};
 pub use placement::Split;
 pub use score::{Perplexity, PerplexityOptions};
 pub use sequence::Sequence;

@@ -158,17 +158,21 @@ impl fmt::Display for MemoryNeed {
         write!(
             f,
             "{}: {} of weights, {} of cache and {} of activations",
-            gib(self.total()),
-            gib(self.weights),
-            gib(self.cache),
-            gib(self.activations)
+            readable(self.total()),
+            readable(self.weights),
+            readable(self.cache),
+            readable(self.activations)
         )
     }
 }
 
 /// Bytes for people to read.
-pub fn gib(bytes: usize) -> String {
-    format!("{:.1} GiB", bytes as f64 / (1u64 << 30) as f64)
+pub fn readable(bytes: usize) -> String {
+    let (gib, mib) = (f64::from(1 << 30), f64::from(1 << 20));
+    match bytes as f64 {
+        large if large >= gib => format!("{:.1} GiB", large / gib),
+        small => format!("{:.0} MiB", small / mib),
+    }
 }
 
 #[cfg(test)]
@@ -231,7 +235,7 @@ mod tests {
         let need = MemoryNeed { weights: 5 << 30, cache: 1 << 30, activations: 1 << 29 };
         assert_eq!(
             need.to_string(),
-            "6.5 GiB: 5.0 GiB of weights, 1.0 GiB of cache and 0.5 GiB of activations"
+            "6.5 GiB: 5.0 GiB of weights, 1.0 GiB of cache and 512 MiB of activations"
         );
     }
 }

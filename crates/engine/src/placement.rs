@@ -1,6 +1,6 @@
 //! Which devices run which layers, by what these need and what those have room for.
 
-use crate::memory::{Need, gib};
+use crate::memory::{Need, readable};
 use crate::{Device, Error, LoadOptions};
 use graph::{Backend, Participation};
 use std::fmt;
@@ -171,13 +171,13 @@ fn share(
         format!("the last {layers} of {} layers need", need.layers())
     };
     let of_each = if room.len() == 1 {
-        format!("{} can be had", gib(room[0]))
+        format!("{} can be had", readable(room[0]))
     } else if shares.is_empty() {
-        format!("{} can be had", room.iter().map(|&room| gib(room)).collect::<Vec<_>>().join(" + "))
+        format!("{} can be had", room.iter().map(|&room| readable(room)).collect::<Vec<_>>().join(" + "))
     } else {
         format!(
             "{} can be had on '{}', too little for its share",
-            gib(room[short]),
+            readable(room[short]),
             accelerators[short].name()
         )
     };

@@ -84,7 +84,7 @@ fn a_model_that_does_not_fit_is_told_before_anything_is_copied() {
     let mut engine = load(&file, &control, &options(Device::Auto)).unwrap();
     assert_eq!(engine.device(), "cpu");
     let [notice] = engine.notices() else { panic!("{:?}", engine.notices()) };
-    assert!(notice.contains("'test' takes no part: the model needs 0.0 GiB: 0.0 GiB of weights"), "{notice}");
+    assert!(notice.contains("'test' takes no part: the model needs 0 MiB: 0 MiB of weights"), "{notice}");
     logits(&mut engine);
     let error = load(&file, &control, &options(Device::Cpu)).err().expect("a device was named");
     assert!(

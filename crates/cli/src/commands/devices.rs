@@ -4,7 +4,7 @@ use crate::args::DevicesArgs;
 use crate::error::Result;
 use crate::load::resolve;
 use crate::output::{Output, print, print_json};
-use engine::{Device, Fit, gib};
+use engine::{Device, Fit, readable};
 use serde::Serialize;
 use std::fmt::Write;
 
@@ -55,7 +55,7 @@ fn known(name: String, description: String) -> Fit {
 
 fn verdict(fit: &Fit) -> String {
     let Some(usable) = fit.usable else { return "of the machine's memory, taken as it fills".into() };
-    let usable = gib(usable);
+    let usable = readable(usable);
     match fit.fitting {
         all if all == fit.layers => format!("fits into {usable}"),
         0 => format!("no layer fits into {usable}"),
@@ -93,7 +93,7 @@ mod tests {
                 fit(12, Some(1 << 30)),
                 "does not fit into 1.0 GiB: the last 12 of 28 layers do (--gpu-layers 12)",
             ),
-            (fit(0, Some(0)), "no layer fits into 0.0 GiB"),
+            (fit(0, Some(0)), "no layer fits into 0 MiB"),
             (fit(28, None), "of the machine's memory, taken as it fills"),
         ] {
             assert_eq!(verdict(&fit), expected);

@@ -4,6 +4,7 @@ mod assign;
 mod batch;
 mod common;
 mod errors;
+mod experts;
 mod fuse;
 mod gate;
 mod infer;

@@ -56,8 +56,15 @@ pub const TOKENS_PER_BLANK: usize = 4;
 /// Credit for as many blank tokens as may follow each other.
 const MAX_CREDIT: usize = MAX_BLANK_TOKENS * TOKENS_PER_BLANK;
 
-/// Longest schema or grammar, in bytes.
-const MAX_SOURCE: usize = 1 << 20;
+/// Longest schema, in bytes.
+const MAX_SCHEMA: usize = 128 << 10;
+
+/// Longest grammar or regular expression, in bytes. What is compiled of one can grow with the square of its length.
+const MAX_GRAMMAR: usize = 16 << 10;
+
+/// Stack for compiling: it goes as deep as rules and schemas refer to each other, several kilobytes for each, and an
+/// overflow would end the process. Taken from the system as it is used.
+const STACK: usize = 128 << 20;
 
 /// A grammar cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -68,6 +75,8 @@ pub enum Error {
     TooLong {
         /// Its bytes.
         bytes: usize,
+        /// How many it may have.
+        most: usize,
     },
     /// A schema has a keyword that cannot be enforced.
     Keyword {
@@ -86,8 +95,8 @@ impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Error::NoEnd => f.write_str("the vocabulary has no token that ends an answer"),
-            Error::TooLong { bytes } => {
-                write!(f, "the grammar has {bytes} bytes, expected at most {MAX_SOURCE}")
+            Error::TooLong { bytes, most } => {
+                write!(f, "the grammar has {bytes} bytes, expected at most {most}")
             }
             Error::Keyword { keyword, place } => {
                 write!(f, "the schema's keyword '{keyword}' at {place} is not supported")
@@ -133,6 +142,14 @@ impl Grammars {
         let env: TokEnv = Arc::new(ApproximateTokEnv::new(trie));
         let mut factory = ParserFactory::new_simple(&env).map_err(invalid)?;
         factory.quiet();
+        // What one request may cost: a second to compile, some tens of megabytes, some milliseconds a token.
+        let limits = factory.limits_mut();
+        limits.initial_lexer_fuel = 250_000;
+        limits.step_lexer_fuel = 100_000;
+        limits.max_lexer_states = 50_000;
+        limits.max_grammar_size = 200_000;
+        // The rest is about the insides of the parser.
+        limits.verbose_errors = false;
         Ok(Grammars { factory, blank })
     }
 
@@ -151,14 +168,20 @@ impl Grammars {
     pub fn json_schema(&self, schema: &Value) -> Result<Grammar, Error> {
         check_schema(schema)?;
         let schema = without_free_blanks(schema);
-        check_length(&schema.to_string())?;
-        self.compile(TopLevelGrammar::from_json_schema(schema)).map_err(|error| match error {
-            // It speaks of a setting that nobody here can reach.
-            Error::Invalid(message) if message.contains("coerce_one_of") => Error::Invalid(
-                "'oneOf' is not supported where more than one of its schemas may hold; use 'anyOf'".into(),
-            ),
-            other => other,
-        })
+        check_length(&schema.to_string(), MAX_SCHEMA)?;
+        self.compile(TopLevelGrammar::from_json_schema(schema))
+    }
+
+    /// What a JSON schema describes, between two texts.
+    ///
+    /// # Errors
+    /// As for [`json_schema`](Grammars::json_schema).
+    pub fn json_between(&self, before: &str, schema: &Value, after: &str) -> Result<Grammar, Error> {
+        check_schema(schema)?;
+        let schema = without_free_blanks(schema).to_string();
+        check_length(&schema, MAX_SCHEMA)?;
+        let text = |text: &str| Value::from(text).to_string();
+        self.compile_lark(format!("start: {} inner {}\ninner: %json {schema}", text(before), text(after)))
     }
 
     /// What a regular expression describes, from its beginning to its end.
@@ -166,7 +189,7 @@ impl Grammars {
     /// # Errors
     /// [`Error::TooLong`] and [`Error::Invalid`].
     pub fn regex(&self, regex: &str) -> Result<Grammar, Error> {
-        check_length(regex)?;
+        check_length(regex, MAX_GRAMMAR)?;
         self.compile(TopLevelGrammar::from_regex(regex))
     }
 
@@ -175,26 +198,33 @@ impl Grammars {
     /// # Errors
     /// [`Error::TooLong`] and [`Error::Invalid`].
     pub fn lark(&self, grammar: &str) -> Result<Grammar, Error> {
-        check_length(grammar)?;
+        check_length(grammar, MAX_GRAMMAR)?;
+        self.compile_lark(grammar.into())
+    }
+
+    fn compile_lark(&self, grammar: String) -> Result<Grammar, Error> {
         self.compile(TopLevelGrammar {
-            grammars: vec![GrammarWithLexer::from_lark(grammar.into())],
+            grammars: vec![GrammarWithLexer::from_lark(grammar)],
             max_tokens: None,
         })
     }
 
     fn compile(&self, grammar: TopLevelGrammar) -> Result<Grammar, Error> {
-        let parser = self.factory.create_parser(grammar).map_err(invalid)?;
-        let matcher = Matcher::new(Ok(parser));
-        match matcher.get_error() {
-            Some(error) => Err(Error::Invalid(one_line(&error))),
-            None => Ok(Grammar { matcher, blank: Arc::clone(&self.blank), credit: MAX_CREDIT }),
-        }
+        let work = || {
+            let parser = self.factory.create_parser(grammar).map_err(invalid)?;
+            let matcher = Matcher::new(Ok(parser));
+            match matcher.get_error() {
+                Some(error) => Err(invalid(error)),
+                None => Ok(Grammar { matcher, blank: Arc::clone(&self.blank), credit: MAX_CREDIT }),
+            }
+        };
+        std::thread::scope(|scope| {
+            let thread = std::thread::Builder::new().name("grammar".into()).stack_size(STACK);
+            let thread =
+                thread.spawn_scoped(scope, work).map_err(|error| invalid(format!("no thread: {error}")))?;
+            thread.join().unwrap_or_else(|_| Err(Error::Invalid(TOO_COMPLEX.into())))
+        })
     }
-}
-
-/// A JSON schema as the right side of a rule of [`Grammars::lark`], without free white space.
-pub fn json_rule(schema: &Value) -> String {
-    format!("%json {}", without_free_blanks(schema))
 }
 
 fn without_free_blanks(schema: &Value) -> Value {
@@ -210,12 +240,24 @@ fn without_free_blanks(schema: &Value) -> Value {
     }
 }
 
-fn check_length(source: &str) -> Result<(), Error> {
-    if source.len() > MAX_SOURCE { Err(Error::TooLong { bytes: source.len() }) } else { Ok(()) }
+fn check_length(source: &str, most: usize) -> Result<(), Error> {
+    if source.len() > most { Err(Error::TooLong { bytes: source.len(), most }) } else { Ok(()) }
 }
 
+const TOO_COMPLEX: &str = "it is too complex";
+
+/// What the parser says, where that means something to who has written the grammar.
 fn invalid(error: impl fmt::Display) -> Error {
-    Error::Invalid(one_line(&format!("{error:#}")))
+    let text = one_line(&format!("{error:#}"));
+    Error::Invalid(if text.contains("coerce_one_of") {
+        // It speaks of a setting that nobody here can reach.
+        "'oneOf' is not supported where more than one of its schemas may hold; use 'anyOf'".into()
+    } else if text.starts_with("panic:") {
+        // A limit of the parser's that it asserts.
+        TOO_COMPLEX.into()
+    } else {
+        text
+    })
 }
 
 fn one_line(text: &str) -> String {

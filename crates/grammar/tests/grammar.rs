@@ -111,8 +111,8 @@ fn grammars_and_regular_expressions_are_followed() {
     assert!(!accepts(grammars.regex("[0-9]{2}(a|b)").unwrap(), "4b"));
     let lark = "start: \"<\" name \">\"\nname: /[a-z]+/";
     assert!(accepts(grammars.lark(lark).unwrap(), "<abc>"));
-    let rule = grammar::json_rule(&json!({"enum": [1, 2]}));
-    assert!(accepts(grammars.lark(&format!("start: \"x\" v\nv: {rule}")).unwrap(), "x2"));
+    let between = grammars.json_between("<\"\n", &json!({"enum": [1, 2]}), ">").unwrap();
+    assert!(accepts(between, "<\"\n2>"));
 }
 
 #[test]
@@ -130,9 +130,11 @@ fn errors_say_what_is_wrong() {
     let error = Grammars::new(&tokenizer(false)).unwrap_err();
     assert!(error == Error::NoEnd && error.to_string().contains("no token that ends"), "{error}");
     let grammars = Grammars::new(&tokenizer(true)).unwrap();
-    let error = grammars.regex(&"x".repeat(2 << 20)).unwrap_err();
-    assert!(matches!(error, Error::TooLong { bytes: 2_097_152 }), "{error}");
-    assert!(error.to_string().contains("expected at most 1048576"), "{error}");
+    let error = grammars.regex(&"x".repeat(20_000)).unwrap_err();
+    assert_eq!(error, Error::TooLong { bytes: 20_000, most: 16_384 });
+    assert!(error.to_string().contains("20000 bytes, expected at most 16384"), "{error}");
+    let error = grammars.json_schema(&json!({"const": "x".repeat(200_000)})).unwrap_err();
+    assert!(matches!(error, Error::TooLong { most: 131_072, .. }), "{error}");
     for error in [
         grammars.json_schema(&json!({"type": "nonsense"})).unwrap_err(),
         grammars.lark("start: %%").unwrap_err(),
@@ -149,4 +151,40 @@ fn errors_say_what_is_wrong() {
     assert!(!error.contains("guidance") && !error.contains("%json"), "{error}");
     let error = grammars.regex("ab").unwrap().accept(id('x')).unwrap_err();
     assert!(matches!(error, Error::Stuck(_)) && error.to_string().contains("allows no token"), "{error}");
+}
+
+/// Most of these overflowed a stack of two megabytes, which ends a process whatever it catches.
+#[test]
+fn what_refers_to_others_thousands_deep_is_compiled_or_refused() {
+    let grammars = Grammars::new(&tokenizer(true)).unwrap();
+    // As many rules as fit, each of which goes on with the next.
+    let lark = |rule: &dyn Fn(usize) -> String| {
+        let name = |at| rule(at).split(':').next().unwrap().to_owned();
+        let mut source = format!("start: {}\n", name(0));
+        let mut at = 0;
+        while source.len() + 2 * rule(at).len() < 16_384 {
+            source += &rule(at);
+            at += 1;
+        }
+        grammars.lark(&format!("{source}{}: \"y\"", name(at))).map(drop)
+    };
+    let mut done = vec![
+        lark(&|at| format!("r{at}: r{}\n", at + 1)),
+        lark(&|at| format!("r{at}: \"x\" r{} \"z\"\n", at + 1)),
+        lark(&|at| format!("T{at}: \"x\" T{}\n", at + 1)),
+    ];
+    for schema in [
+        |next: String| json!({"$ref": next}),
+        |next: String| json!({"items": {"$ref": next}}),
+        |next: String| json!({"anyOf": [{"$ref": next}, {"type": "null"}]}),
+        |next: String| json!({"allOf": [{"$ref": next}]}),
+    ] {
+        let mut definitions: serde_json::Map<_, _> =
+            (0..1900).map(|at| (at.to_string(), schema(format!("#/$defs/{}", at + 1)))).collect();
+        definitions.insert("1900".into(), json!({"type": "string"}));
+        done.push(grammars.json_schema(&json!({"$defs": definitions, "$ref": "#/$defs/0"})).map(drop));
+    }
+    let properties: serde_json::Map<_, _> = (0..2000).map(|at| (format!("p{at}"), json!({}))).collect();
+    done.push(grammars.json_schema(&json!({"properties": properties})).map(drop));
+    assert!(done.iter().filter(|done| done.is_ok()).count() >= 4, "most are not too much: {done:?}");
 }

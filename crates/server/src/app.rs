@@ -1,14 +1,16 @@
 //! The routes, and what stands before all of them.
 
 use crate::error::{ApiError, Reason};
-use crate::http::{blocking, json, read_json, unique, with_type};
+use crate::http::{BodyRoom, blocking, json, unique, with_type};
 use crate::metrics::Metrics;
 use crate::model::Model;
+use crate::params::Form;
 use crate::reply::{Kind, Reply};
 use crate::responses::{ResponseReply, Store};
 use crate::run::Run;
 use crate::{chat, completions, embeddings, inspect, origin, responses};
 use axum::body::Body;
+use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, Request, State};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, Response, StatusCode, header};
 use axum::middleware::{Next, from_fn_with_state};
@@ -22,6 +24,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::{Notify, Semaphore};
 
 type Result = std::result::Result<Response<Body>, ApiError>;
+type PathResult = std::result::Result<Path<String>, PathRejection>;
 
 /// How the server behaves; see the fields of [`ServerOptions`](crate::ServerOptions).
 #[derive(Debug)]
@@ -36,7 +39,10 @@ pub struct App {
     /// Told when the last request has ended.
     pub idle: Notify,
     /// Turning text into tokens takes processors from everything else: so many at a time.
-    preparing: Semaphore,
+    preparing: Arc<Semaphore>,
+    /// So are grammars.
+    compiling: Arc<Semaphore>,
+    bodies: BodyRoom,
     /// The latest responses.
     pub responses: Store,
 }
@@ -67,6 +73,7 @@ struct RequestId(String);
 impl App {
     pub fn new(options: crate::ServerOptions, guard_host: bool) -> App {
         App {
+            bodies: BodyRoom::new(options.max_request_bytes),
             options,
             guard_host,
             metrics: Metrics::default(),
@@ -74,7 +81,8 @@ impl App {
             draining: AtomicBool::new(false),
             in_flight: AtomicUsize::new(0),
             idle: Notify::new(),
-            preparing: Semaphore::new(std::thread::available_parallelism().map_or(1, usize::from)),
+            preparing: Arc::new(Semaphore::new(std::thread::available_parallelism().map_or(1, usize::from))),
+            compiling: Arc::new(Semaphore::new(1)),
             responses: Store::default(),
         }
     }
@@ -146,8 +154,9 @@ async fn chat_completions(
     request: Request,
 ) -> Result {
     let (request, params, prompt) = prepare(&app, request, chat::read).await?;
+    let constraint = compile(&app, prompt.form).await?;
     let model = app.accepting()?;
-    let request = engine::Request { name: id.0, ..request };
+    let request = engine::Request { name: id.0, constraint, ..request };
     let reply = Reply::new(Kind::Chat(prompt.reading), model, &params, 1, request.prompt.len());
     let run = Run::start(&app, &model.engine, vec![request], reply, "messages")?;
     if params.stream { Ok(run.stream()) } else { run.whole().await }
@@ -158,9 +167,14 @@ async fn text_completions(
     Extension(id): Extension<RequestId>,
     request: Request,
 ) -> Result {
-    let (mut requests, params, echoes) = prepare(&app, request, completions::read).await?;
+    let (params, asked) = prepare(&app, request, completions::read).await?;
+    let constraint = compile(&app, asked.form).await?;
     let model = app.accepting()?;
-    requests.iter_mut().for_each(|request| request.name.clone_from(&id.0));
+    let (mut requests, echoes) = (asked.requests, asked.echoes);
+    for request in &mut requests {
+        request.name.clone_from(&id.0);
+        request.constraint = constraint.as_ref().map(|constraint| constraint.fork());
+    }
     let tokens = requests.iter().map(|request| request.prompt.len()).sum();
     let reply = Reply::new(Kind::Text(echoes), model, &params, requests.len(), tokens);
     let run = Run::start(&app, &model.engine, requests, reply, "prompt")?;
@@ -175,25 +189,36 @@ async fn create_response(
     let shared = Arc::clone(&app);
     let read = move |body, model: &Model| responses::read(body, model, &shared.responses);
     let (request, params, prompt, asked) = prepare(&app, request, read).await?;
+    let constraint = compile(&app, prompt.form).await.map_err(responses::renamed)?;
     let model = app.accepting()?;
-    let request = engine::Request { name: id.0, ..request };
+    let request = engine::Request { name: id.0, constraint, ..request };
     let reply = ResponseReply::new(&app, asked, prompt.reading, model, request.prompt.len());
     let run = Run::start(&app, &model.engine, vec![request], reply, "input")?;
     if params.stream { Ok(run.stream()) } else { run.whole().await }
 }
 
-async fn response(State(app): State<Arc<App>>, Path(id): Path<String>) -> Result {
+async fn response(State(app): State<Arc<App>>, path: PathResult) -> Result {
+    let id = segment(path)?;
     match app.responses.response(&id) {
         Some(response) => Ok(json(StatusCode::OK, &response)),
         None => Err(no_such_response(&id)),
     }
 }
 
-async fn delete_response(State(app): State<Arc<App>>, Path(id): Path<String>) -> Result {
+async fn delete_response(State(app): State<Arc<App>>, path: PathResult) -> Result {
+    let id = segment(path)?;
     if !app.responses.remove(&id) {
         return Err(no_such_response(&id));
     }
     Ok(json(StatusCode::OK, &json!({"id": id, "object": "response", "deleted": true})))
+}
+
+/// The part of the path that names something.
+fn segment(path: PathResult) -> std::result::Result<String, ApiError> {
+    path.map(|Path(name)| name).map_err(|error| {
+        let message = format!("Invalid request URL: {}.", error.body_text());
+        ApiError::new(StatusCode::BAD_REQUEST, Some("invalid_url"), message)
+    })
 }
 
 fn no_such_response(id: &str) -> ApiError {
@@ -217,6 +242,22 @@ async fn embeddings(
     Ok(json(StatusCode::OK, &body))
 }
 
+/// Compiles what an answer must be. That can take a second, so one at a time; answers without wait for none.
+async fn compile(
+    app: &Arc<App>,
+    form: Option<Form>,
+) -> std::result::Result<Option<Box<dyn engine::Constraint>>, ApiError> {
+    let Some(form) = form else { return Ok(None) };
+    let turn = Arc::clone(&app.compiling).acquire_owned().await;
+    let shared = Arc::clone(app);
+    blocking(move || {
+        // As for `prepare`.
+        let _turn = turn;
+        form.compile(shared.model()?).map(Some)
+    })
+    .await?
+}
+
 /// Reads a request's body and makes of it what takes long.
 async fn prepare<T: Send + 'static>(
     app: &Arc<App>,
@@ -224,19 +265,23 @@ async fn prepare<T: Send + 'static>(
     work: impl FnOnce(Value, &Model) -> std::result::Result<T, ApiError> + Send + 'static,
 ) -> std::result::Result<T, ApiError> {
     app.accepting()?;
-    let body = read_json(request, app.options.max_request_bytes, app.options.body_timeout).await?;
-    let permit = app.preparing.acquire().await;
+    let body = app.bodies.read(request, app.options.body_timeout).await?;
+    let turn = Arc::clone(&app.preparing).acquire_owned().await;
     let shared = Arc::clone(app);
-    let prepared = blocking(move || work(body, shared.model()?)).await?;
-    drop(permit);
-    prepared
+    blocking(move || {
+        // Kept to the end of the work, though the client may have left: work that nobody waits for takes processors too.
+        let _turn = turn;
+        work(body.json()?, shared.model()?)
+    })
+    .await?
 }
 
 async fn models(State(app): State<Arc<App>>) -> Result {
     Ok(json(StatusCode::OK, &json!({"object": "list", "data": [inspect::model(app.model()?)]})))
 }
 
-async fn model(State(app): State<Arc<App>>, Path(name): Path<String>) -> Result {
+async fn model(State(app): State<Arc<App>>, path: PathResult) -> Result {
+    let name = segment(path)?;
     let model = app.model()?;
     if !model.is_called(&name) {
         return Err(crate::params::no_such_model(&name, model));

@@ -3,11 +3,11 @@
 use crate::error::ApiError;
 use crate::fields::{Fields, wrong_type};
 use crate::model::Model;
-use crate::params::{IGNORED, MAX_TOP_LOGPROBS, Params, constraint};
+use crate::params::{Form, IGNORED, MAX_TOP_LOGPROBS, Params, Rule};
 use crate::splitter::Splitter;
 use crate::tools::{ToolSyntax, Tools};
 use chat::{Conversation, Rendered};
-use engine::{Constraint, Request};
+use engine::Request;
 use serde_json::{Map, Value, json};
 
 type Result<T> = std::result::Result<T, ApiError>;
@@ -23,8 +23,9 @@ pub struct Prompt {
     pub rendered: Rendered,
     /// How an answer to it is read.
     pub reading: Reading,
-    tools: Tools,
-    format: ResponseFormat,
+    /// What an answer must be.
+    pub form: Option<Form>,
+    has_tools: bool,
 }
 
 /// How an answer is told apart into its parts.
@@ -43,17 +44,6 @@ impl Reading {
     }
 }
 
-/// What an answer must be.
-#[derive(Debug, Default, PartialEq)]
-enum ResponseFormat {
-    #[default]
-    Text,
-    JsonObject,
-    JsonSchema(Value),
-    Lark(String),
-    Regex(String),
-}
-
 /// Reads a request that is to be answered.
 pub fn read(body: Value, model: &Model) -> Result<(Request, Params, Prompt)> {
     let mut fields = Fields::new(body, "")?;
@@ -62,26 +52,48 @@ pub fn read(body: Value, model: &Model) -> Result<(Request, Params, Prompt)> {
     params.options.logprobs = logprobs(&mut fields)?;
     let prompt = prompt(&mut fields, model)?;
     fields.finish(&IGNORED)?;
-    let request = request(&prompt, &params, model)?;
-    Ok((request, params, prompt))
+    Ok((request(&prompt, &params, model), params, prompt))
 }
 
-/// The request to the engine.
-pub fn request(prompt: &Prompt, params: &Params, model: &Model) -> Result<Request> {
-    let constraint = prompt.constraint(model)?;
-    let ids = model.format(prompt.tools.definitions.is_some()).map(|format| format.encode(&prompt.rendered));
+/// The request to the engine, without what the answer must be.
+pub fn request(prompt: &Prompt, params: &Params, model: &Model) -> Request {
+    let ids = model.format(prompt.has_tools).map(|format| format.encode(&prompt.rendered));
     let mut request = Request::new(ids.unwrap_or_default(), params.options.clone());
     request.choices = params.choices;
-    request.constraint = constraint;
-    Ok(request)
+    request
 }
+
+/// Fields that say how a prompt is answered: without effect where it is only rendered.
+const OF_ANSWERS: [&str; 21] = [
+    "temperature",
+    "top_p",
+    "top_k",
+    "min_p",
+    "typical_p",
+    "repeat_penalty",
+    "repetition_penalty",
+    "repeat_last_n",
+    "presence_penalty",
+    "frequency_penalty",
+    "logit_bias",
+    "seed",
+    "stream",
+    "stream_options",
+    "n",
+    "stop",
+    "ignore_eos",
+    "max_tokens",
+    "max_completion_tokens",
+    "logprobs",
+    "top_logprobs",
+];
 
 /// Reads a request that is only to be rendered.
 pub fn render(body: Value, model: &Model) -> Result<Rendered> {
     let mut fields = Fields::new(body, "")?;
     crate::params::check_model(&mut fields, model)?;
     let prompt = prompt(&mut fields, model)?;
-    fields.finish(&IGNORED)?;
+    fields.finish(&[&IGNORED[..], &OF_ANSWERS, &["modalities"]].concat())?;
     Ok(prompt.rendered)
 }
 
@@ -125,16 +137,17 @@ pub fn prompt(fields: &mut Fields, model: &Model) -> Result<Prompt> {
     let mut options = template.options();
     options.add_generation_prompt = fields.bool("add_generation_prompt")?.unwrap_or(true);
     options.extra = extra(fields)?;
-    let constrained = tools.grammar.is_some() || format != ResponseFormat::Text;
+    let constrained = tools.rule.is_some() || format.is_some();
     if constrained && model.thinks() && !options.extra.contains_key("enable_thinking") {
         // A grammar is for the answer and has no place for reasoning.
         options.extra.insert("enable_thinking".into(), Value::Bool(false));
     }
-    if tools.grammar.is_some() && format != ResponseFormat::Text {
+    if tools.rule.is_some() && format.is_some() {
         let message = "A 'response_format' cannot be combined with a 'tool_choice' that requires a call.";
         return Err(ApiError::field("response_format", "invalid_value", message));
     }
-    let conversation = Conversation { messages, tools: tools.definitions.clone() };
+    let has_tools = tools.definitions.is_some();
+    let conversation = Conversation { messages, tools: tools.definitions };
     let rendered = template.render(&conversation, &options).map_err(|error| {
         ApiError::field("messages", "invalid_value", format!("Invalid 'messages': {error}."))
     })?;
@@ -144,44 +157,20 @@ pub fn prompt(fields: &mut Fields, model: &Model) -> Result<Prompt> {
         syntax: tools.syntax,
         parallel: tools.parallel,
     };
-    Ok(Prompt { rendered, reading, tools, format })
+    let form = tools.rule.map(|rule| Form { rule, field: "tools" }).or(format);
+    Ok(Prompt { rendered, reading, form, has_tools })
 }
 
-impl Prompt {
-    /// The rule that the answer must follow.
-    fn constraint(&self, model: &Model) -> Result<Option<Box<dyn Constraint>>> {
-        let grammar =
-            |make: &dyn Fn(&grammar::Grammars) -> std::result::Result<grammar::Grammar, grammar::Error>,
-             field| { constraint(model.grammars().and_then(make), field).map(Some) };
-        if let Some(source) = &self.tools.grammar {
-            return grammar(&|grammars| grammars.lark(source), "tools");
-        }
-        match &self.format {
-            ResponseFormat::Text => Ok(None),
-            ResponseFormat::JsonObject => grammar(&|grammars| grammars.json_object(), "response_format"),
-            ResponseFormat::JsonSchema(schema) => {
-                grammar(&|grammars| grammars.json_schema(schema), "response_format.json_schema.schema")
-            }
-            ResponseFormat::Lark(source) => {
-                grammar(&|grammars| grammars.lark(source), "response_format.grammar")
-            }
-            ResponseFormat::Regex(source) => {
-                grammar(&|grammars| grammars.regex(source), "response_format.regex")
-            }
-        }
-    }
-}
-
-fn response_format(fields: &mut Fields) -> Result<ResponseFormat> {
-    let Some(mut format) = fields.object("response_format")? else { return Ok(ResponseFormat::Text) };
+fn response_format(fields: &mut Fields) -> Result<Option<Form>> {
+    let Some(mut format) = fields.object("response_format")? else { return Ok(None) };
     let kind = format.string("type")?;
     let kind = format.required("type", kind)?;
-    let result = match &*kind {
-        "text" => ResponseFormat::Text,
-        "json_object" => match format.value("schema") {
-            Some(schema) => ResponseFormat::JsonSchema(schema),
-            None => ResponseFormat::JsonObject,
-        },
+    let form = match &*kind {
+        "text" => None,
+        "json_object" => Some(match format.value("schema") {
+            Some(schema) => Form { rule: Rule::Json(schema), field: "response_format.schema" },
+            None => Form { rule: Rule::Json(json!({"type": "object"})), field: "response_format" },
+        }),
         "json_schema" => {
             let inner = format.object("json_schema")?;
             let mut inner = format.required("json_schema", inner)?;
@@ -191,15 +180,17 @@ fn response_format(fields: &mut Fields) -> Result<ResponseFormat> {
             inner.string("description")?;
             inner.bool("strict")?;
             inner.finish(&[])?;
-            ResponseFormat::JsonSchema(schema)
+            Some(Form { rule: Rule::Json(schema), field: "response_format.json_schema.schema" })
         }
         "grammar" => {
             let grammar = format.string("grammar")?;
-            ResponseFormat::Lark(format.required("grammar", grammar)?)
+            let rule = Rule::Lark(format.required("grammar", grammar)?);
+            Some(Form { rule, field: "response_format.grammar" })
         }
         "regex" => {
             let regex = format.string("regex")?;
-            ResponseFormat::Regex(format.required("regex", regex)?)
+            let rule = Rule::Regex(format.required("regex", regex)?);
+            Some(Form { rule, field: "response_format.regex" })
         }
         other => {
             let message = format!(
@@ -210,7 +201,7 @@ fn response_format(fields: &mut Fields) -> Result<ResponseFormat> {
         }
     };
     format.finish(&[])?;
-    Ok(result)
+    Ok(form)
 }
 
 /// Variables for the template: `chat_template_kwargs`, and the effort of reasoning.
@@ -292,14 +283,19 @@ pub fn text(fields: &mut Fields, field: &str) -> Result<Option<String>> {
                 let mut part = Fields::new(part, format!("{name}[{index}]"))?;
                 let kind = part.string("type")?;
                 let kind = part.required("type", kind)?;
-                if !matches!(&*kind, "text" | "input_text" | "output_text" | "reasoning_text") {
-                    let message = format!(
-                        "Invalid '{name}[{index}].type': this model takes text alone, but got '{kind}'."
-                    );
-                    return Err(ApiError::field(part.name("type"), "unsupported_value", message));
-                }
-                let piece = part.string("text")?;
-                text.push_str(&part.required("text", piece)?);
+                let field = match &*kind {
+                    "text" | "input_text" | "output_text" | "reasoning_text" => "text",
+                    // What a model said that would not answer.
+                    "refusal" => "refusal",
+                    _ => {
+                        let message = format!(
+                            "Invalid '{name}[{index}].type': this model takes text alone, but got '{kind}'."
+                        );
+                        return Err(ApiError::field(part.name("type"), "unsupported_value", message));
+                    }
+                };
+                let piece = part.string(field)?;
+                text.push_str(&part.required(field, piece)?);
             }
             Ok(Some(text))
         }

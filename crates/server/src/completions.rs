@@ -3,7 +3,7 @@
 use crate::error::ApiError;
 use crate::fields::{Fields, wrong_type};
 use crate::model::Model;
-use crate::params::{IGNORED, MAX_TOP_LOGPROBS, Params, constraint};
+use crate::params::{Form, IGNORED, MAX_TOP_LOGPROBS, Params, Rule};
 use chat_format::token_text;
 use engine::Request;
 use serde_json::Value;
@@ -17,8 +17,19 @@ const MAX_ANSWERS: usize = 128;
 /// Tokens of an answer where the request does not say, as in OpenAI's API.
 const DEFAULT_MAX_TOKENS: usize = 16;
 
-/// Reads a request: a request to the engine for each prompt, and the texts to begin the answers with.
-pub fn read(body: Value, model: &Model) -> Result<(Vec<Request>, Params, Vec<String>)> {
+/// What a request asks for.
+#[derive(Debug)]
+pub struct Completion {
+    /// For each prompt, the request to the engine, without what the answers must be.
+    pub requests: Vec<Request>,
+    /// The texts to begin the answers with.
+    pub echoes: Vec<String>,
+    /// What the answers must be.
+    pub form: Option<Form>,
+}
+
+/// Reads a request.
+pub fn read(body: Value, model: &Model) -> Result<(Params, Completion)> {
     let mut fields = Fields::new(body, "")?;
     let mut params = Params::read(&mut fields, model)?;
     let prompt = fields.value("prompt");
@@ -56,13 +67,11 @@ pub fn read(body: Value, model: &Model) -> Result<(Vec<Request>, Params, Vec<Str
     let requests = prompts.into_iter().map(|(_, ids)| {
         let mut request = Request::new(ids, params.options.clone());
         request.choices = params.choices;
-        if let Some(grammar) = &grammar {
-            let made = model.grammars().and_then(|grammars| grammars.lark(grammar));
-            request.constraint = Some(constraint(made, "grammar")?);
-        }
-        Ok(request)
+        request
     });
-    Ok((requests.collect::<Result<_>>()?, params, echoes))
+    let requests = requests.collect();
+    let form = grammar.map(|source| Form { rule: Rule::Lark(source), field: "grammar" });
+    Ok((params, Completion { requests, echoes, form }))
 }
 
 /// A text, ids, or a list of either; with their texts.

@@ -72,8 +72,12 @@ impl Fields {
         let Some(value) = self.value(field) else { return Ok(None) };
         let number = match (value.as_i64(), value.as_f64()) {
             (Some(number), _) => number,
-            // Some clients send whole numbers as 5.0, and none means 2^63 or more.
-            (None, Some(number)) if number.fract() == 0.0 => number as i64,
+            // Some clients send whole numbers as 5.0. `i64::MAX as f64` is 2^63, which is no `i64`.
+            (None, Some(number)) if number.fract() == 0.0 => {
+                let most = (*range.end() as f64).min((i64::MAX as f64).next_down());
+                self.check(field, number, *range.start() as f64..=most, &value)?;
+                number as i64
+            }
             _ => return Err(wrong_type(&self.name(field), "an integer", &value)),
         };
         self.check(field, number as f64, *range.start() as f64..=*range.end() as f64, &value)?;
@@ -214,6 +218,11 @@ mod tests {
         let read = error(json!({"t": 3}), &|fields| fields.number("t", 0.0..=2.0).map(drop));
         assert_eq!((&*read.0, read.1), ("outer.t", "above_max_value"));
         assert!(read.2.contains("from 0 to 2, but got 3"), "{}", read.2);
+        for huge in [json!(1e20), json!(u64::MAX), json!(9_223_372_036_854_775_808u64)] {
+            let read =
+                error(json!({"n": huge}), &|fields| fields.integer("n", i64::MIN..=i64::MAX).map(drop));
+            assert_eq!((&*read.0, read.1), ("outer.n", "above_max_value"));
+        }
         let read = error(json!({"n": 1.5}), &|fields| fields.count("n", 1..=9).map(drop));
         assert!(read.2.contains("expected an integer, but got a decimal"), "{}", read.2);
         let read = error(json!({"s": ["a", 1]}), &|fields| fields.strings("s").map(drop));

@@ -39,6 +39,7 @@ mod reply;
 mod responses;
 mod run;
 mod splitter;
+mod stall;
 mod tools;
 
 pub use error::{ApiError, Error};

@@ -3,6 +3,7 @@
 use crate::app::{App, drained, router};
 use crate::error::Error;
 use crate::model::Model;
+use crate::stall::Stalling;
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::graceful::GracefulShutdown;
@@ -29,6 +30,8 @@ pub struct ServerOptions {
     pub max_request_bytes: usize,
     /// Longest time for the head of a request, and for its body.
     pub body_timeout: Duration,
+    /// Longest time that a client may take to read the next bytes of its answer, once the system holds no more for it.
+    pub stall_timeout: Duration,
     /// Longest time for an answer.
     pub request_timeout: Duration,
     /// Longest time for running answers to end after a signal.
@@ -46,6 +49,7 @@ impl Default for ServerOptions {
             cors_origins: Vec::new(),
             max_request_bytes: 16 << 20,
             body_timeout: Duration::from_secs(30),
+            stall_timeout: Duration::from_secs(60),
             request_timeout: Duration::from_secs(3600),
             drain_timeout: Duration::from_secs(30),
             max_connections: 1024,
@@ -191,7 +195,10 @@ async fn accept(listener: TcpListener, app: Arc<App>, closing: Arc<Notify>, most
         let connection = http1::Builder::new()
             .timer(TokioTimer::new())
             .header_read_timeout(app.options.body_timeout)
-            .serve_connection(TokioIo::new(stream), service.clone());
+            .serve_connection(
+                TokioIo::new(Stalling::new(stream, app.options.stall_timeout)),
+                service.clone(),
+            );
         let connection = graceful.watch(connection);
         tokio::spawn(async move {
             if let Err(error) = connection.await {

@@ -12,14 +12,16 @@ use std::time::{Duration, Instant};
 const SECONDS: [f64; 14] = [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0];
 
 /// Routes that are told apart; whatever else is asked for is one class, since anybody can make up paths.
-const ROUTES: [&str; 13] = [
+const ROUTES: [&str; 15] = [
     "/",
     "/openapi.json",
     "/v1/chat/completions",
     "/v1/completions",
     "/v1/embeddings",
     "/v1/models",
+    "/v1/models/{name}",
     "/v1/responses",
+    "/v1/responses/{id}",
     "/health",
     "/metrics",
     "/slots",
@@ -110,7 +112,11 @@ impl Drop for Timer {
 impl Metrics {
     /// Counts a response.
     pub fn response(&self, path: &str, status: StatusCode) {
-        let route = ROUTES.iter().find(|&&route| route == path).copied().unwrap_or("other");
+        let is = |route: &str| match route.split_once('{') {
+            Some((before, _)) => path.starts_with(before),
+            None => path == route,
+        };
+        let route = ROUTES.iter().find(|route| is(route)).copied().unwrap_or("other");
         *lock(&self.responses).entry((route, status.as_u16())).or_default() += 1;
     }
 
@@ -214,8 +220,25 @@ mod tests {
         let metrics = Metrics::default();
         metrics.response("/a", StatusCode::NOT_FOUND);
         metrics.response("/b", StatusCode::NOT_FOUND);
-        assert!(
-            metrics.render(None).contains("smelt_http_responses_total{route=\"other\",status=\"404\"} 2")
-        );
+        metrics.response("/v1/responses/resp_1", StatusCode::OK);
+        metrics.response("/v1/models", StatusCode::OK);
+        let out = metrics.render(None);
+        for (route, status, count) in
+            [("other", 404, 2), ("/v1/responses/{id}", 200, 1), ("/v1/models", 200, 1)]
+        {
+            let line = format!("smelt_http_responses_total{{route=\"{route}\",status=\"{status}\"}} {count}");
+            assert!(out.contains(&line), "{line}: {out}");
+        }
+    }
+
+    #[test]
+    fn the_routes_are_those_that_are_described() {
+        let document: serde_json::Value = serde_json::from_str(include_str!("openapi.json")).unwrap();
+        let mut described: Vec<_> =
+            document["paths"].as_object().unwrap().keys().map(String::as_str).collect();
+        let mut routes = ROUTES.to_vec();
+        described.sort_unstable();
+        routes.sort_unstable();
+        assert_eq!(described, routes);
     }
 }

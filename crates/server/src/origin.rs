@@ -13,6 +13,8 @@ const OPEN: [&str; 4] = ["/", "/health", "/metrics", "/openapi.json"];
 pub fn check(app: &App, request: &Request) -> Result<(), ApiError> {
     if app.guard_host {
         let host = request.headers().get(header::HOST).and_then(|value| value.to_str().ok());
+        // A whole address in the place of the path goes before the header (RFC 9112, section 3.2.2).
+        let host = request.uri().host().or(host);
         if !host.is_none_or(is_local) {
             let message = "this server listens for this machine alone, but was called by another name: start it with \
                            an API key, or with --no-auth, to allow that";
@@ -70,7 +72,8 @@ pub fn preflight() -> Response<Body> {
     let headers = response.headers_mut();
     let allow = HeaderValue::from_static("authorization, content-type, x-request-id");
     headers.insert(header::ACCESS_CONTROL_ALLOW_HEADERS, allow);
-    headers.insert(header::ACCESS_CONTROL_ALLOW_METHODS, HeaderValue::from_static("GET, POST, OPTIONS"));
+    headers
+        .insert(header::ACCESS_CONTROL_ALLOW_METHODS, HeaderValue::from_static("GET, POST, DELETE, OPTIONS"));
     headers.insert(header::ACCESS_CONTROL_MAX_AGE, HeaderValue::from_static("600"));
     response
 }

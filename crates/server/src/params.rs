@@ -13,7 +13,7 @@ type Result<T> = std::result::Result<T, ApiError>;
 pub const MAX_TOP_LOGPROBS: u32 = 20;
 
 /// Fields of OpenAI's API that have no effect here: they are about accounts, or allow what is done anyway.
-pub const IGNORED: [&str; 10] = [
+pub const IGNORED: [&str; 9] = [
     "user",
     "store",
     "metadata",
@@ -23,7 +23,6 @@ pub const IGNORED: [&str; 10] = [
     "prompt_cache_retention",
     "verbosity",
     "prediction",
-    "modalities",
 ];
 
 /// Most texts of `stop`, and their longest.
@@ -71,6 +70,11 @@ impl Params {
             }
             None => false,
         };
+        if let Some(other) = fields.strings("modalities")?.iter().find(|&modality| modality != "text") {
+            let message =
+                format!("Invalid 'modalities': this model answers in text alone, but got '{other}'.");
+            return Err(ApiError::field("modalities", "unsupported_value", message));
+        }
         let most = u32::try_from(model.engine.options().parallel).unwrap_or(u32::MAX).min(128);
         Ok(Params {
             choices: fields.count("n", 1..=most)?.unwrap_or(1),
@@ -156,7 +160,7 @@ fn stop(fields: &mut Fields) -> Result<Vec<String>> {
 
 /// A grammar as the engine asks it.
 #[derive(Debug)]
-pub struct GrammarConstraint(pub Grammar);
+struct GrammarConstraint(Grammar);
 
 impl Constraint for GrammarConstraint {
     fn mask(&mut self, logits: &mut [f32]) -> std::result::Result<(), String> {
@@ -172,13 +176,41 @@ impl Constraint for GrammarConstraint {
     }
 }
 
-/// A grammar of a request, or what is wrong with the field that it came from.
-pub fn constraint(
-    grammar: std::result::Result<Grammar, grammar::Error>,
-    field: &str,
-) -> Result<Box<dyn Constraint>> {
-    match grammar {
-        Ok(grammar) => Ok(Box::new(GrammarConstraint(grammar))),
-        Err(error) => Err(ApiError::field(field, "invalid_value", format!("Invalid '{field}': {error}."))),
+/// A rule that an answer must follow, as a request has it.
+#[derive(Debug, PartialEq)]
+pub enum Rule {
+    /// JSON that follows a schema.
+    Json(Value),
+    /// The same between two texts.
+    JsonBetween(&'static str, Value, &'static str),
+    /// A grammar.
+    Lark(String),
+    /// A regular expression.
+    Regex(String),
+}
+
+/// A rule and the field that it came from.
+#[derive(Debug, PartialEq)]
+pub struct Form {
+    pub rule: Rule,
+    pub field: &'static str,
+}
+
+impl Form {
+    /// The rule as the engine takes it. This can take a second.
+    pub fn compile(&self, model: &Model) -> Result<Box<dyn Constraint>> {
+        let grammar = model.grammars().and_then(|grammars| match &self.rule {
+            Rule::Json(schema) => grammars.json_schema(schema),
+            Rule::JsonBetween(before, schema, after) => grammars.json_between(before, schema, after),
+            Rule::Lark(source) => grammars.lark(source),
+            Rule::Regex(source) => grammars.regex(source),
+        });
+        let field = self.field;
+        match grammar {
+            Ok(grammar) => Ok(Box::new(GrammarConstraint(grammar))),
+            Err(error) => {
+                Err(ApiError::field(field, "invalid_value", format!("Invalid '{field}': {error}.")))
+            }
+        }
     }
 }

@@ -2,8 +2,9 @@
 
 use crate::error::ApiError;
 use crate::fields::Fields;
-use grammar::{check_schema, json_rule};
-use serde_json::{Value, json};
+use crate::params::Rule;
+use grammar::check_schema;
+use serde_json::{Map, Value, json};
 
 type Result<T> = std::result::Result<T, ApiError>;
 
@@ -38,28 +39,58 @@ impl ToolSyntax {
         }
     }
 
-    /// A grammar of one call of one of some tools.
-    fn grammar(self, tools: &[&Tool]) -> String {
+    /// The rule of one call of one of some tools.
+    fn rule(self, tools: &[&Tool]) -> Rule {
         let arguments = match self {
             ToolSyntax::Tagged => "arguments",
             ToolSyntax::Bare => "parameters",
         };
-        let calls: Vec<Value> = tools
-            .iter()
-            .map(|tool| {
-                json!({
-                    "type": "object",
-                    "properties": {"name": {"const": tool.name}, arguments: tool.parameters},
-                    "required": ["name", arguments],
-                    "additionalProperties": false,
-                })
+        let calls = tools.iter().enumerate().map(|(index, tool)| {
+            let place = if tools.len() == 1 { String::new() } else { format!("/anyOf/{index}") };
+            json!({
+                "type": "object",
+                "properties": {
+                    "name": {"const": tool.name},
+                    arguments: moved(&tool.parameters, &format!("{place}/properties/{arguments}")),
+                },
+                "required": ["name", arguments],
+                "additionalProperties": false,
             })
-            .collect();
-        let call = json_rule(&if let [call] = &calls[..] { call.clone() } else { json!({"anyOf": calls}) });
+        });
+        let mut calls: Vec<Value> = calls.collect();
+        let call = if calls.len() == 1 { calls.remove(0) } else { json!({"anyOf": calls}) };
         match self {
-            ToolSyntax::Tagged => format!("start: \"<tool_call>\\n\" call \"\\n</tool_call>\"\ncall: {call}"),
-            ToolSyntax::Bare => format!("start: {call}"),
+            ToolSyntax::Tagged => Rule::JsonBetween("<tool_call>\n", call, "\n</tool_call>"),
+            ToolSyntax::Bare => Rule::Json(call),
         }
+    }
+}
+
+/// A schema that becomes part of another one at `place`: what it refers to moves with it.
+fn moved(schema: &Value, place: &str) -> Value {
+    let all = |fields: &Map<String, Value>| -> Map<String, Value> {
+        fields.iter().map(|(name, value)| (name.clone(), moved(value, place))).collect()
+    };
+    match schema {
+        Value::Object(fields) => {
+            let mut fields = fields.clone();
+            for (keyword, value) in &mut fields {
+                *value = match (&**keyword, &*value) {
+                    ("$ref", Value::String(to)) if to.starts_with('#') => {
+                        format!("#{place}{}", &to[1..]).into()
+                    }
+                    // Their fields are names, not keywords.
+                    ("properties" | "patternProperties" | "$defs" | "definitions", Value::Object(named)) => {
+                        all(named).into()
+                    }
+                    ("const" | "enum" | "default" | "examples", _) => continue,
+                    (_, value) => moved(value, place),
+                };
+            }
+            fields.into()
+        }
+        Value::Array(items) => items.iter().map(|item| moved(item, place)).collect(),
+        other => other.clone(),
     }
 }
 
@@ -75,8 +106,8 @@ struct Tool {
 pub struct Tools {
     /// The definitions, as they came: for the template.
     pub definitions: Option<Value>,
-    /// A grammar that the answer must follow, where a call is required.
-    pub grammar: Option<String>,
+    /// What the answer must follow, where a call is required.
+    pub rule: Option<Rule>,
     /// How calls are written, where the answer may have any.
     pub syntax: Option<ToolSyntax>,
     /// Whether an answer may have several calls.
@@ -117,7 +148,7 @@ impl Tools {
         let wanted = wanted.transpose()?;
         Ok(Tools {
             definitions: Some(Value::Array(definitions.clone())),
-            grammar: wanted.map(|tools| syntax.grammar(&tools)),
+            rule: wanted.map(|tools| syntax.rule(&tools)),
             syntax: Some(syntax),
             parallel,
         })
@@ -337,14 +368,43 @@ mod tests {
     }
 
     #[test]
+    fn what_parameters_refer_to_is_found_where_they_are_put() {
+        let tool = |name: &str| Tool {
+            name: name.into(),
+            parameters: json!({"$defs": {"a": {"enum": [{"$ref": "#"}]}}, "properties": {"x": {"$ref": "#/$defs/a"}}}),
+        };
+        let (f, g) = (tool("f"), tool("g"));
+        for (syntax, tools, pointers) in [
+            (ToolSyntax::Tagged, vec![&f], vec!["/properties/arguments"]),
+            (
+                ToolSyntax::Bare,
+                vec![&f, &g],
+                vec!["/anyOf/0/properties/parameters", "/anyOf/1/properties/parameters"],
+            ),
+        ] {
+            let (Rule::Json(call) | Rule::JsonBetween(_, call, _)) = syntax.rule(&tools) else {
+                panic!("no JSON")
+            };
+            for pointer in pointers {
+                let parameters = call.pointer(pointer).unwrap();
+                assert_eq!(parameters["properties"]["x"]["$ref"], format!("#{pointer}/$defs/a"));
+                assert_eq!(parameters["$defs"]["a"]["enum"][0]["$ref"], "#", "a value, not a schema");
+            }
+        }
+    }
+
+    #[test]
     fn requests_are_checked() {
         let tool = json!({"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}});
         let read =
             |request: Value| Tools::read(&mut Fields::new(request, "").unwrap(), Some(ToolSyntax::Tagged));
         let auto = read(json!({"tools": [tool]})).unwrap();
-        assert!(auto.grammar.is_none() && auto.syntax.is_some() && auto.parallel);
+        assert!(auto.rule.is_none() && auto.syntax.is_some() && auto.parallel);
         let required = read(json!({"tools": [tool], "tool_choice": "required"})).unwrap();
-        assert!(required.grammar.unwrap().contains("\"const\":\"f\""));
+        let Some(Rule::JsonBetween("<tool_call>\n", call, "\n</tool_call>")) = required.rule else {
+            panic!("{:?}", required.rule)
+        };
+        assert_eq!(call["properties"]["name"]["const"], "f");
         let none = read(json!({"tools": [tool], "tool_choice": "none"})).unwrap();
         assert!(none.definitions.is_none() && none.syntax.is_none());
         for (request, param) in [

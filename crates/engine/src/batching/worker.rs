@@ -127,11 +127,17 @@ impl Worker {
             Work::Embed(request, sink) => return self.embeddings.push(request, sink, cancelled),
         };
         let mut group = Group { name: request.name, sink, cancelled, open: request.choices, started: false };
+        let mut constraint = request.constraint;
         let answers = (0..request.choices).map(|index| {
             let mut options = request.options.clone();
             let seed = &mut options.sampler.seed;
             *seed = seed.map(|seed| seed.wrapping_add(index as u64));
-            let constraint = request.constraint.as_ref().map(|constraint| constraint.fork());
+            // A copy takes its time: the last answer needs none.
+            let constraint = if index + 1 == request.choices {
+                constraint.take()
+            } else {
+                constraint.as_ref().map(|constraint| constraint.fork())
+            };
             let mut answer = Answer::new(self.engine.tokenizer(), options, constraint)?;
             request.prompt.iter().for_each(|&token| answer.accept_prompt(token));
             Ok(answer)

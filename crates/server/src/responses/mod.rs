@@ -66,7 +66,7 @@ pub fn read(body: Value, model: &Model, store: &Store) -> Result<(Request, Param
     let mut inner = Fields::new(chat_request(&mut fields, all)?, "")?;
     fields.finish(&[&IGNORED[..], &WITHOUT_EFFECT].concat())?;
     let prompt = chat::prompt(&mut inner, model).map_err(renamed)?;
-    let request = chat::request(&prompt, &params, model).map_err(renamed)?;
+    let request = chat::request(&prompt, &params, model);
     Ok((request, params, prompt, Asked { echo, messages, store: keep, logprobs }))
 }
 
@@ -192,7 +192,7 @@ fn chat_format(mut format: Fields) -> Result<Value> {
 }
 
 /// An error about a field of the chat request under the name that the field has here.
-fn renamed(error: ApiError) -> ApiError {
+pub fn renamed(error: ApiError) -> ApiError {
     let Some(old) = &error.param else { return error };
     let new = old
         .replace("response_format.json_schema", "text.format")

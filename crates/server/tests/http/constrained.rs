@@ -85,3 +85,32 @@ fn r23_white_space_has_an_end() {
         assert!(serde_json::from_str::<Value>(text).unwrap()["a"].is_string(), "{text}");
     }
 }
+
+/// Schemas and grammars that took the process with them, or a processor for a minute.
+#[test]
+fn grammars_that_take_too_much_are_refused_and_nobody_waits_for_them() {
+    let properties: Value = (0..8000).map(|at| (format!("p{at}"), json!({}))).collect();
+    let rules: String = (0..8000).map(|at| format!("r{at}: r{}\n", at + 1)).collect();
+    let schema =
+        |schema: Value| json!({"type": "json_schema", "json_schema": {"name": "x", "schema": schema}});
+    for (format, param) in [
+        (schema(json!({"properties": properties})), "response_format.json_schema.schema"),
+        (schema(json!({"required": vec!["a"; 20_000]})), "response_format.json_schema.schema"),
+        (schema(json!({"type": "integer", "multipleOf": 1_000_003})), "response_format.json_schema.schema"),
+        (schema(json!({"pattern": "a*".repeat(50_000)})), "response_format.json_schema.schema"),
+        (
+            json!({"type": "grammar", "grammar": format!("start: r0\n{rules}r8000: \"x\"")}),
+            "response_format.grammar",
+        ),
+        (json!({"type": "regex", "regex": "a*".repeat(50_000)}), "response_format.regex"),
+    ] {
+        let refused = chat(shared(), "Hi", &json!({"response_format": format}));
+        assert_eq!(
+            (refused.status, &refused.json()["error"]["param"]),
+            (400, &json!(param)),
+            "{}",
+            refused.body
+        );
+    }
+    assert!(!content(&chat(shared(), "Hi", &json!({}))).is_empty());
+}

@@ -69,6 +69,24 @@ fn a_reader_that_does_not_read_holds_nobody_up() {
 }
 
 #[test]
+fn a_reader_that_takes_nothing_for_long_is_let_go() {
+    let options = ServerOptions { stall_timeout: Duration::from_millis(300), ..anywhere() };
+    let server = start("smollm2", 256, BatchOptions::default(), options);
+    // More than the system holds for a connection.
+    let body = json!({"content": "a b ".repeat(300_000), "with_pieces": true}).to_string();
+    let mut stream = TcpStream::connect(server.address()).unwrap();
+    stream.write_all(&post_bytes("/tokenize", &body, "")).unwrap();
+    let mut read = vec![0; 1000];
+    stream.read_exact(&mut read).unwrap();
+    let head = String::from_utf8_lossy(&read).into_owned();
+    let length = head.lines().find_map(|line| line.strip_prefix("content-length: ")).unwrap();
+    std::thread::sleep(Duration::from_secs(2));
+    let _ = stream.read_to_end(&mut read);
+    assert!(read.len() < length.parse().unwrap(), "all {length} bytes came");
+    assert_eq!(get(server.address(), "/health").status, 200);
+}
+
+#[test]
 fn large_slow_and_late_requests_end() {
     let options = ServerOptions {
         max_request_bytes: 1000,
@@ -128,6 +146,8 @@ fn others_need_a_key_and_pages_an_origin() {
 fn a_page_elsewhere_cannot_make_a_browser_use_the_server() {
     // A name that was made to point here.
     let bytes = b"GET /v1/models HTTP/1.1\r\nhost: evil.example\r\nconnection: close\r\n\r\n";
+    assert_eq!(send(shared(), bytes).read().status, 403);
+    let bytes = b"GET http://evil.example/v1/models HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n";
     assert_eq!(send(shared(), bytes).read().status, 403);
     // What a page may send without being asked.
     let body = "{\"content\": \"a\"}";

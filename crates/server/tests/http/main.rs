@@ -7,6 +7,7 @@ mod completions;
 mod constrained;
 mod embeddings;
 mod limits;
+mod openapi;
 mod refused;
 mod responses;
 mod tokens;

@@ -29,6 +29,8 @@ fn wrong_types_and_ranges_name_the_field() {
         ("max_completion_tokens", json!("many"), "invalid_type"),
         ("presence_penalty", json!(3), "above_max_value"),
         ("seed", json!("x"), "invalid_type"),
+        ("seed", json!(1e20), "above_max_value"),
+        ("modalities", json!(["text", "audio"]), "unsupported_value"),
         ("stream", json!("yes"), "invalid_type"),
         ("stream_options", json!({"include_usage": true}), "invalid_value"),
         ("stop", json!(5), "invalid_type"),
@@ -102,6 +104,14 @@ fn what_is_no_request_is_told() {
     assert_eq!(raw("[]"), (400, "invalid_type".into()));
     assert_eq!(raw(&"[".repeat(100_000)), (400, "invalid_json".into()));
     assert_eq!(raw("{\"a\": 1e999}"), (400, "invalid_json".into()));
+    let coded = post_bytes("/tokenize", "{}", "content-encoding: gzip\r\n");
+    assert_eq!(error(send(shared(), &coded).read()), (415, "unsupported_media_type".into()));
+    let broken = b"POST /tokenize HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ncontent-type: application/json\r\n\
+        transfer-encoding: chunked\r\n\r\nzz\r\n";
+    assert_eq!(error(send(shared(), broken).read()), (400, "incomplete_request".into()));
+    for path in ["/v1/models/%ff", "/v1/responses/%ff"] {
+        assert_eq!(error(get(shared(), path)), (400, "invalid_url".into()));
+    }
     assert_eq!(error(get(shared(), "/v1/nothing")), (404, "unknown_url".into()));
     assert_eq!(error(get(shared(), "/v1/chat/completions")), (405, "method_not_allowed".into()));
     assert_eq!(error(request(shared(), "DELETE", "/v1/models", "")), (405, "method_not_allowed".into()));

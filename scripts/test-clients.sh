@@ -91,7 +91,7 @@ if [ "$what" = all ] || [ "$what" = page ]; then
         "$venv/bin/python" -m playwright install --with-deps --only-shell chromium
     fi
     start smollm2
-    BASE=$url "$venv/bin/python" scripts/clients/page.py
+    BASE=$url SMELT=$smelt "$venv/bin/python" scripts/clients/page.py
     stop
 fi
 if [ "$what" = all ] || [ "$what" = router ]; then

@@ -3,8 +3,8 @@
 //!     cargo run --release -p smelt-cuda --example bench -- MODEL.gguf tg:128 tg:128@4096 pp:2048 tg:64x32
 //!
 //! `tg:N@D` decodes N tokens after D others (whose keys are zeros), `tg:NxB` with B sequences, `pp:N` reads a prompt of N.
-//! Medians of five. A decode step is greedy: its tokens come to the host, and the logits stay on the GPU. `tl` instead of `tg`
-//! copies all logits to the host.
+//! Medians of five. A decode step is greedy: its tokens come to the host, and the logits stay on the GPU. With `tk` instead of
+//! `tg` the 40 highest of them come too, and `tl` copies all.
 
 use bytes::Bytes;
 use cuda::CudaBackend;
@@ -51,7 +51,7 @@ impl Bench {
                 .register_weight(&weight.name, WeightData { format, rows, cols, bytes, release: None })?;
         }
         let mut bench = Bench { model, scheduler, logits: Vec::new() };
-        bench.step(1, 1, 0, 4096, true)?;
+        bench.step(1, 1, 0, 4096, Some(1))?;
         println!("load to the first token: {:.2} s", start.elapsed().as_secs_f64());
         Ok(bench)
     }
@@ -63,7 +63,7 @@ impl Bench {
         new: usize,
         depth: usize,
         context: usize,
-        greedy: bool,
+        highest: Option<usize>,
     ) -> Result<f64, Box<dyn Error>> {
         let pages_each = context.div_ceil(PAGE);
         let groups = self.model.cache_groups().len();
@@ -105,8 +105,9 @@ impl Bench {
         let start = Instant::now();
         self.scheduler.run(&batch)?;
         let ran = start.elapsed().as_secs_f64();
-        if greedy {
-            let tokens = self.scheduler.largest_of_output(0, 0..sequences)?.ok_or("no largest logits")?;
+        if let Some(count) = highest {
+            let tokens =
+                self.scheduler.largest_of_output(0, 0..sequences, count)?.ok_or("no largest logits")?;
             assert!(tokens.iter().all(|largest| largest.value.is_finite()), "a logit is no number");
             return Ok(ran);
         }
@@ -130,15 +131,20 @@ impl Bench {
                 let mut seconds = 0.0;
                 for first in (0..count).step_by(2048) {
                     seconds +=
-                        self.step(sequences, (count - first).min(2048), depth + first, context, true)?;
+                        self.step(sequences, (count - first).min(2048), depth + first, context, Some(1))?;
                 }
                 rates.push((count * sequences) as f64 / seconds);
                 kernels.push(seconds);
             } else {
+                let highest = match kind {
+                    "tg" => Some(1),
+                    "tk" => Some(40),
+                    _ => None,
+                };
                 let start = Instant::now();
                 let mut inside = 0.0;
                 for token in 0..count {
-                    inside += self.step(sequences, 1, depth + token, context, kind == "tg")?;
+                    inside += self.step(sequences, 1, depth + token, context, highest)?;
                 }
                 rates.push((count * sequences) as f64 / start.elapsed().as_secs_f64());
                 kernels.push(inside / count as f64);

@@ -1,71 +1,152 @@
-// The largest element of rows: what a greedy step needs of its logits.
+// The largest elements of rows: what choosing a token needs of its logits. One, or a list in the order of rank: an element
+// that is no finite number comes before all others, and among equals the first.
 #include "common.cuh"
 
 #define THREADS 256
+// Blocks of a row, at most, where a list is wanted: a thread of the last one holds a key of each.
+#define MOST_BLOCKS 16
+// Elements of a row among which a list is found.
+#define MOST_FOUND 2048
+
+// The order of rank as integers, above 0. Zeros of either sign are equal.
+__device__ __forceinline__ u32 key_of(float v) {
+    const u32 bits = __float_as_uint(v == 0 ? 0.0f : v);
+    if ((bits & 0x7fffffff) >= 0x7f800000) return 0xffffffffu;
+    return bits >> 31 ? ~bits : bits | 0x80000000u;
+}
+// The same with the element's number, which no two elements share.
+__device__ __forceinline__ u64 rank_of(float v, u32 index) { return (u64)key_of(v) << 32 | (u32)~index; }
+__device__ __forceinline__ u32 index_of(u64 rank) { return ~(u32)rank; }
+
+// Whether this block is the last of its row: it sees what the others wrote.
+__device__ __forceinline__ bool is_last(u32 *done) {
+    __shared__ u32 arrived;
+    __threadfence();
+    __syncthreads();
+    if (threadIdx.x == 0) arrived = atomicAdd(done, 1);
+    __syncthreads();
+    if (arrived + 1 < gridDim.x) return false;
+    __threadfence();
+    if (threadIdx.x == 0) *done = 0;
+    return true;
+}
 
 struct LargestArgs {
     const float *x;
-    uint2 *partial; // [rows, gridDim.x]
-    u32 *done;      // [rows], zero between launches
-    uint2 *out;     // of each row the element's number and its bits
+    u64 *partial; // [rows, gridDim.x]
+    u32 *done;    // [rows], zero between launches
+    uint2 *out;   // of each row the element's number and its bits
     u32 cols;
 };
 
-// An element that is no finite number comes before all others, and among equals the first.
-struct Best {
-    float value;
-    u32 index;
-    __device__ __forceinline__ bool before(const Best &other) const {
-        const bool broken = !(fabsf(value) < INFINITE), also = !(fabsf(other.value) < INFINITE);
-        if (broken || also) return broken && (!also || index < other.index);
-        return value > other.value || (value == other.value && index < other.index);
-    }
-};
-
-__device__ __forceinline__ Best best_of_block(Best best, Best *scratch) {
+__device__ __forceinline__ u64 best_of_block(u64 best, u64 *scratch) {
 #pragma unroll
-    for (int i = 16; i > 0; i >>= 1) {
-        Best other = {__shfl_xor_sync(FULL, best.value, i), __shfl_xor_sync(FULL, best.index, i)};
-        if (other.before(best)) best = other;
-    }
+    for (int i = 16; i > 0; i >>= 1) best = max(best, __shfl_xor_sync(FULL, best, i));
     if (threadIdx.x % 32 == 0) scratch[threadIdx.x / 32] = best;
     __syncthreads();
     best = scratch[0];
-    for (int i = 1; i < THREADS / 32; i++)
-        if (scratch[i].before(best)) best = scratch[i];
+    for (int i = 1; i < THREADS / 32; i++) best = max(best, scratch[i]);
     return best;
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS) largest(const __grid_constant__ LargestArgs a) {
-    __shared__ Best scratch[2][THREADS / 32];
-    __shared__ u32 arrived;
+    __shared__ u64 scratch[2][THREADS / 32];
     const float *x = a.x + (u64)blockIdx.y * a.cols;
-    uint2 *partial = a.partial + (u64)blockIdx.y * gridDim.x;
+    u64 *partial = a.partial + (u64)blockIdx.y * gridDim.x;
     let_next_start();
     after_previous();
-    // Of two elements that a thread meets the first wins, so every thread begins with one of its own.
-    const u32 first = min(blockIdx.x * THREADS + threadIdx.x, a.cols - 1);
-    Best best = {x[first], first};
+    u64 best = 0;
 #pragma unroll 4
-    for (u32 i = first + gridDim.x * THREADS; i < a.cols; i += gridDim.x * THREADS) {
-        Best other = {x[i], i};
-        if (other.before(best)) best = other;
-    }
+    for (u32 i = blockIdx.x * THREADS + threadIdx.x; i < a.cols; i += gridDim.x * THREADS) best = max(best, rank_of(x[i], i));
     best = best_of_block(best, scratch[0]);
-    if (threadIdx.x == 0) {
-        partial[blockIdx.x] = make_uint2(best.index, __float_as_uint(best.value));
-        __threadfence();
-        arrived = atomicAdd(a.done + blockIdx.y, 1);
+    if (threadIdx.x == 0) partial[blockIdx.x] = best;
+    if (!is_last(a.done + blockIdx.y)) return;
+    const volatile u64 *all = partial;
+    best = best_of_block(all[min(threadIdx.x, gridDim.x - 1)], scratch[1]);
+    if (threadIdx.x == 0) a.out[blockIdx.y] = make_uint2(index_of(best), __float_as_uint(x[index_of(best)]));
+}
+
+struct HighestArgs {
+    const float *x;
+    u32 *tops;       // [rows, gridDim.x * THREADS]: the largest key of each thread
+    u32 *threshold;  // [rows]: at least `count` elements have keys that are not below it
+    u64 *list;       // [rows, MOST_FOUND]
+    u32 *done;       // [rows], zero between launches
+    u32 *length;     // [rows], zero before the first launch and after the second
+    uint2 *out;      // [rows, count]: numbers of elements, and their bits
+    u32 *found;      // [rows]: elements that were not below the threshold
+    u32 cols, count; // count: at most THREADS
+};
+
+// First launch: of the largest elements of all threads, the one with number `count`. There are that many elements which are
+// not below it, and few more, since those that are largest lie scattered over the threads.
+extern "C" __global__ void __launch_bounds__(THREADS) highest_threshold(const __grid_constant__ HighestArgs a) {
+    __shared__ u32 counts[32];
+    const float *x = a.x + (u64)blockIdx.y * a.cols;
+    u32 *tops = a.tops + (u64)blockIdx.y * gridDim.x * THREADS;
+    if (threadIdx.x < 32) counts[threadIdx.x] = 0;
+    let_next_start();
+    after_previous();
+    const u32 first = blockIdx.x * THREADS + threadIdx.x;
+    u32 top = 0;
+#pragma unroll 4
+    for (u32 i = first; i < a.cols; i += gridDim.x * THREADS) top = max(top, key_of(x[i]));
+    tops[first] = top;
+    if (!is_last(a.done + blockIdx.y)) return;
+    u32 keys[MOST_BLOCKS];
+#pragma unroll
+    for (int i = 0; i < MOST_BLOCKS; i++) keys[i] = i < gridDim.x ? ((const volatile u32 *)tops)[i * THREADS + threadIdx.x] : 0;
+    u32 threshold = 0;
+#pragma unroll 1
+    for (int bit = 31; bit >= 0; bit--) {
+        const u32 higher = threshold | 1u << bit;
+        u32 n = 0;
+#pragma unroll
+        for (int i = 0; i < MOST_BLOCKS; i++) n += keys[i] >= higher;
+        n = __reduce_add_sync(FULL, n);
+        if (threadIdx.x % 32 == 0) atomicAdd(counts + bit, n);
+        __syncthreads();
+        if (counts[bit] >= a.count) threshold = higher;
     }
+    if (threadIdx.x == 0) a.threshold[blockIdx.y] = threshold;
+}
+
+// Second launch: the elements that are not below the threshold, sorted. `found` tells the host where they were too many.
+extern "C" __global__ void __launch_bounds__(THREADS) highest_list(const __grid_constant__ HighestArgs a) {
+    __shared__ u64 ranks[MOST_FOUND];
+    const float *x = a.x + (u64)blockIdx.y * a.cols;
+    u64 *list = a.list + (u64)blockIdx.y * MOST_FOUND;
+    let_next_start();
+    after_previous();
+    const u32 threshold = a.threshold[blockIdx.y];
+#pragma unroll 4
+    for (u32 i = blockIdx.x * THREADS + threadIdx.x; i < a.cols; i += gridDim.x * THREADS) {
+        const float v = x[i];
+        if (key_of(v) < threshold) continue;
+        const u32 at = atomicAdd(a.length + blockIdx.y, 1);
+        if (at < MOST_FOUND) list[at] = rank_of(v, i);
+    }
+    if (!is_last(a.done + blockIdx.y)) return;
+    const u32 found = *(const volatile u32 *)(a.length + blockIdx.y);
     __syncthreads();
-    if (arrived + 1 < gridDim.x) return;
-    __threadfence();
-    const volatile uint2 *all = partial;
-    const u32 own = min(threadIdx.x, gridDim.x - 1);
-    best.index = all[own].x, best.value = __uint_as_float(all[own].y);
-    best = best_of_block(best, scratch[1]);
-    if (threadIdx.x == 0) {
-        a.out[blockIdx.y] = make_uint2(best.index, __float_as_uint(best.value));
-        a.done[blockIdx.y] = 0;
+    if (threadIdx.x == 0) a.length[blockIdx.y] = 0, a.found[blockIdx.y] = found;
+    if (found > MOST_FOUND) return;
+    u32 size = 32;
+    while (size < found) size *= 2;
+    for (u32 i = threadIdx.x; i < size; i += THREADS) ranks[i] = i < found ? ((const volatile u64 *)list)[i] : 0;
+    __syncthreads();
+    // A bitonic sort, the highest first.
+    for (u32 run = 2; run <= size; run *= 2)
+        for (u32 step = run / 2; step > 0; step /= 2) {
+            for (u32 i = threadIdx.x; i < size / 2; i += THREADS) {
+                const u32 low = i / step * step * 2 + i % step, high = low + step;
+                const u64 p = ranks[low], q = ranks[high];
+                if ((p < q) == ((low & run) == 0)) ranks[low] = q, ranks[high] = p;
+            }
+            __syncthreads();
+        }
+    for (u32 i = threadIdx.x; i < min(a.count, found); i += THREADS) {
+        const u32 index = index_of(ranks[i]);
+        a.out[blockIdx.y * a.count + i] = make_uint2(index, __float_as_uint(x[index]));
     }
 }

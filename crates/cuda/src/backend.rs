@@ -315,7 +315,7 @@ impl CudaBackend {
             && program.steps.iter().any(|step| step.output.buffer == rows.buffer)
         {
             let (device, stream) = (&self.device, &self.stream);
-            let launch = self.largest.launch(
+            let launches = self.largest.launches(
                 rows,
                 device,
                 stream,
@@ -323,10 +323,8 @@ impl CudaBackend {
                 &self.buffers,
                 &mut self.scratch,
             )?;
-            if let Some(launch) = launch {
-                program.end_with(launch, rows);
-                self.largest.found = Some(rows);
-            }
+            program.end_with(launches, rows);
+            self.largest.found = Some(rows);
         }
         self.last = Arc::clone(program.last_labels());
         self.in_flight = true;
@@ -621,15 +619,15 @@ impl Backend for CudaBackend {
         &mut self,
         buffer: BufferId,
         offset: usize,
-        rows: usize,
-        cols: usize,
+        shape: [usize; 2],
+        count: usize,
     ) -> Result<Option<Vec<Largest>>, BackendError> {
         self.healthy()?;
         self.flush()?;
-        let wanted = Rows { buffer, offset, rows, cols };
+        let Some(wanted) = Rows::new(buffer, offset, shape, count) else { return Ok(None) };
         if self.largest.found != Some(wanted) {
             let (device, stream) = (&self.device, &self.stream);
-            let launch = self.largest.launch(
+            let launches = self.largest.launches(
                 wanted,
                 device,
                 stream,
@@ -637,8 +635,7 @@ impl Backend for CudaBackend {
                 &self.buffers,
                 &mut self.scratch,
             )?;
-            let Some(launch) = launch else { return Ok(None) };
-            let started = self.stream.launch(&launch).map_err(device_error);
+            let started = launches.iter().try_for_each(|launch| stream.launch(launch)).map_err(device_error);
             self.in_flight = true;
             self.latch(started)?;
             (self.largest.asked, self.largest.found) = (Some(wanted), Some(wanted));
@@ -647,7 +644,7 @@ impl Backend for CudaBackend {
             let waited = self.wait();
             self.latch(waited)?;
         }
-        Ok(Some(self.largest.read(rows)))
+        Ok(self.largest.read(count))
     }
 
     fn write_host(&mut self, buffer: BufferId, offset: usize, src: &[u8]) -> Result<(), BackendError> {

@@ -1,6 +1,6 @@
-//! The largest elements of rows: what a greedy step needs of its logits.
+//! The largest elements of rows: what choosing a token needs of its logits.
 //!
-//! The first time, a launch of its own follows the forward. From then on it is part of the program that writes the rows,
+//! The first time, launches of their own follow the forward. From then on they are part of the program that writes the rows,
 //! and the host finds the result in memory of its own when the program is done.
 
 use crate::buffers::Buffers;
@@ -13,9 +13,17 @@ use std::sync::Arc;
 
 /// Rows whose results there is room for.
 const MOST_ROWS: usize = 1024;
+/// Elements of all rows that there is room for.
+const MOST_ELEMENTS: usize = 1 << 16;
+/// How many elements of a row can be found: launches for fewer find as many as the next of these, so that few are made.
+const COUNTS: [usize; 3] = [1, 64, 256];
 /// Blocks for a row, at most, and threads of a block, as in `largest.cu`: a thread reads what one block found.
 const MOST_BLOCKS: usize = 128;
 const THREADS: usize = 256;
+/// Blocks for a row, where a list is found, and elements among which it is, as in `largest.cu`. Where blocks are few, many of
+/// the largest elements are those of the same threads.
+const LIST_BLOCKS: [usize; 2] = [4, 16];
+const MOST_FOUND: usize = 2048;
 
 #[repr(C)]
 #[derive(Clone, Copy)]
@@ -27,18 +35,53 @@ struct LargestArgs {
     cols: u32,
 }
 
-/// Rows of floats in a buffer.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct HighestArgs {
+    x: u64,
+    tops: u64,
+    threshold: u64,
+    list: u64,
+    done: u64,
+    length: u64,
+    out: u64,
+    found: u64,
+    cols: u32,
+    count: u32,
+}
+
+/// Rows of floats in a buffer, and how many of the largest elements of each are wanted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Rows {
     pub(crate) buffer: BufferId,
     pub(crate) offset: usize,
     pub(crate) rows: usize,
     pub(crate) cols: usize,
+    /// One of [`COUNTS`].
+    count: usize,
+}
+
+impl Rows {
+    /// Rows of which at least so many elements are wanted; `None` if they are too many.
+    pub(crate) fn new(
+        buffer: BufferId,
+        offset: usize,
+        [rows, cols]: [usize; 2],
+        count: usize,
+    ) -> Option<Rows> {
+        let count = COUNTS.into_iter().find(|&most| most >= count)?;
+        let fits = (1..=MOST_ROWS).contains(&rows)
+            && rows * count <= MOST_ELEMENTS
+            && (1..=u32::MAX as usize).contains(&cols);
+        fits.then_some(Rows { buffer, offset, rows, cols, count })
+    }
 }
 
 /// Where results go, and of which rows they are.
 #[derive(Default)]
 pub(crate) struct LargestRows {
+    /// Numbers and bits of elements, and behind [`MOST_ELEMENTS`] of them, of each row the number of those that came into
+    /// question.
     results: Option<Pinned>,
     /// The rows that were asked for last, in the current build.
     pub(crate) asked: Option<Rows>,
@@ -52,8 +95,8 @@ impl LargestRows {
         (self.asked, self.found) = (None, None);
     }
 
-    /// The launch that finds the largest elements of these rows; `None` if they are too many.
-    pub(crate) fn launch(
+    /// The launches that find the largest elements of these rows.
+    pub(crate) fn launches(
         &mut self,
         rows: Rows,
         device: &Arc<Device>,
@@ -61,49 +104,76 @@ impl LargestRows {
         kernels: &mut Kernels,
         buffers: &Buffers,
         scratch: &mut Scratch,
-    ) -> Result<Option<Launch>, BackendError> {
-        let count = rows.rows;
-        let Ok(cols) = u32::try_from(rows.cols) else { return Ok(None) };
-        if !(1..=MOST_ROWS).contains(&count) || cols == 0 {
-            return Ok(None);
-        }
-        let bytes = count.saturating_mul(rows.cols).saturating_mul(size_of::<f32>());
+    ) -> Result<Vec<Launch>, BackendError> {
+        let bytes = rows.rows.saturating_mul(rows.cols).saturating_mul(size_of::<f32>());
         let x = buffers.address(rows.buffer, rows.offset, bytes, "rows with a largest element")?;
         let out = match &self.results {
             Some(results) => results.address(),
             None => {
-                let results = Pinned::new(device, MOST_ROWS * 8).map_err(device_error)?;
+                let results = Pinned::new(device, MOST_ELEMENTS * 8 + MOST_ROWS * 4).map_err(device_error)?;
                 self.results.insert(results).address()
             }
         };
-        let blocks = (MOST_BLOCKS / count).clamp(1, rows.cols.div_ceil(THREADS));
-        let args = LargestArgs {
-            x,
-            partial: scratch.get(device, stream, Region::Largest, count * blocks * 8)?,
-            done: scratch.get(device, stream, Region::LargestDone, MOST_ROWS * 4)?,
-            out,
-            cols,
+        let per_row = MOST_BLOCKS / rows.rows;
+        let threads_of_row = rows.cols.div_ceil(THREADS);
+        let mut get = |region, bytes| scratch.get(device, stream, region, bytes);
+        let mut launch = |name, blocks: usize, argument: Box<[u64]>| {
+            let function = kernels.get(Spec::Plain("largest.cu", name)).map_err(device_error)?;
+            Ok(Launch {
+                function,
+                grid: [blocks as u32, rows.rows as u32, 1],
+                threads: THREADS as u32,
+                shared: 0,
+                argument,
+                alone: false,
+                label: name.into(),
+            })
         };
-        let function = kernels.get(Spec::Plain("largest.cu", "largest")).map_err(device_error)?;
-        Ok(Some(Launch {
-            function,
-            grid: [blocks as u32, count as u32, 1],
-            threads: THREADS as u32,
-            shared: 0,
-            argument: argument(args),
-            alone: false,
-            label: "largest".into(),
-        }))
+        let done = get(Region::LargestDone, MOST_ROWS * 8)?;
+        if rows.count == 1 {
+            let blocks = per_row.clamp(1, threads_of_row);
+            let partial = get(Region::Largest, rows.rows * blocks * 8)?;
+            let args = LargestArgs { x, partial, done, out, cols: rows.cols as u32 };
+            return Ok(vec![launch("largest", blocks, argument(args))?]);
+        }
+        let [fewest, most] = LIST_BLOCKS;
+        let blocks = per_row.clamp(fewest, most).min(threads_of_row);
+        // Of each row the list, the keys of all threads, and the threshold.
+        let [list, tops] = [MOST_FOUND * 8, blocks * THREADS * 4].map(|each| rows.rows * each);
+        let list_at = get(Region::Largest, list + tops + rows.rows * 4)?;
+        let args = HighestArgs {
+            x,
+            tops: list_at + list as u64,
+            threshold: list_at + (list + tops) as u64,
+            list: list_at,
+            done,
+            length: done + (MOST_ROWS * 4) as u64,
+            out,
+            found: out + (MOST_ELEMENTS * 8) as u64,
+            cols: rows.cols as u32,
+            count: rows.count as u32,
+        };
+        ["highest_threshold", "highest_list"]
+            .into_iter()
+            .map(|name| launch(name, blocks, argument(args)))
+            .collect()
     }
 
-    /// The results. The device is done.
-    pub(crate) fn read(&mut self, rows: usize) -> Vec<Largest> {
-        let Some(results) = &mut self.results else { return Vec::new() };
+    /// The first `count` results of each row, or `None` if one has too many elements that are alike. The device is done.
+    pub(crate) fn read(&mut self, count: usize) -> Option<Vec<Largest>> {
+        let rows = self.found?;
+        let bytes = self.results.as_mut()?.bytes();
         let word = |bytes: &[u8]| u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
+        let (elements, found) = bytes.split_at(MOST_ELEMENTS * 8);
+        let is_list = rows.count > 1;
+        if is_list && found.chunks_exact(4).take(rows.rows).any(|found| word(found) as usize > MOST_FOUND) {
+            return None;
+        }
         let pair = |bytes: &[u8]| Largest {
             index: word(&bytes[..4]) as usize,
             value: f32::from_bits(word(&bytes[4..])),
         };
-        results.bytes()[..rows * 8].chunks_exact(8).map(pair).collect()
+        let of_row = elements.chunks_exact(rows.count * 8).take(rows.rows);
+        Some(of_row.flat_map(|row| row.chunks_exact(8).take(count.min(rows.cols)).map(pair)).collect())
     }
 }

@@ -29,8 +29,10 @@ pub(crate) struct Program {
     /// Labels of the last launches, for messages.
     labels: Arc<str>,
     pub(crate) checks: Vec<Check>,
-    /// The rows whose largest elements the last launch finds.
+    /// The rows whose largest elements the last launches find.
     pub(crate) largest: Option<Rows>,
+    /// How many launches that are.
+    last: usize,
     graph: Option<CudaGraph>,
     runs: u32,
 }
@@ -54,15 +56,15 @@ impl Program {
         let mut labels: Vec<&str> = launches.iter().map(|launch| launch.label.as_str()).collect();
         labels.dedup();
         let labels = labels[labels.len().saturating_sub(LAST_LABELS)..].join(", ").into();
-        Program { steps, uploads, launches, labels, checks, largest: None, graph: None, runs: 0 }
+        Program { steps, uploads, launches, labels, checks, largest: None, last: 0, graph: None, runs: 0 }
     }
 
-    /// Makes a launch that finds the largest elements of these rows the last one.
-    pub(crate) fn end_with(&mut self, launch: Launch, rows: Rows) {
-        if self.largest.replace(rows).is_some() {
-            self.launches.pop();
-        }
-        self.launches.push(launch);
+    /// Makes launches that find the largest elements of these rows the last ones.
+    pub(crate) fn end_with(&mut self, launches: Vec<Launch>, rows: Rows) {
+        self.launches.truncate(self.launches.len() - self.last);
+        self.last = launches.len();
+        self.launches.extend(launches);
+        self.largest = Some(rows);
         self.graph = None;
     }
 

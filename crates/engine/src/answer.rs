@@ -1,7 +1,7 @@
 //! From rows of logits to the text of one answer.
 
 use crate::stop::StopStrings;
-use crate::{Constraint, Error, FinishReason, GenerateOptions, Row, Token};
+use crate::{Constraint, Error, FinishReason, GenerateOptions, Needed, Row, Token};
 use sampling::{LogProbs, Sampler};
 use std::sync::Arc;
 use tokenizer::{Detokenizer, Tokenizer};
@@ -83,9 +83,12 @@ impl Answer {
         self.options.max_tokens.map_or(usize::MAX, |most| most.saturating_sub(self.generated))
     }
 
-    /// Whether the highest logit is all that the next token depends on, and all that is told of it.
-    pub fn is_greedy(&self) -> bool {
-        self.constraint.is_none() && self.options.logprobs.is_none() && self.options.sampler.is_greedy()
+    /// What of a row of logits, one for each of `vocabulary`, the next token depends on, and what is told of it; also after
+    /// `guessed` more tokens.
+    pub fn needed(&self, vocabulary: usize, guessed: usize) -> Needed {
+        let free = self.constraint.is_none() && self.options.logprobs.is_none();
+        let highest = if free { self.sampler.highest_needed(vocabulary, guessed) } else { None };
+        highest.map_or(Needed::All, Needed::Highest)
     }
 
     /// Chooses the next token, and tells the text that is certain with it. `last` tells that the context has no room
@@ -93,7 +96,9 @@ impl Answer {
     pub fn choose(&mut self, row: Row<'_>, last: bool) -> Result<(Token, String), Error> {
         match row {
             Row::Logits(logits) => self.sample(logits, last),
-            Row::Largest(id) => {
+            Row::Highest(highest) => {
+                let highest = highest.iter().map(|largest| (largest.index as u32, largest.value));
+                let id = self.sampler.sample_highest(highest)?.id;
                 self.sampler.accept(id);
                 self.take(Token { id, logprob: None, top: Vec::new() }, last)
             }

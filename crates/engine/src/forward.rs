@@ -34,8 +34,49 @@ impl Wanted {
 pub enum Row<'a> {
     /// All logits, one number per token of the vocabulary.
     Logits(&'a [f32]),
-    /// The token with the highest logit, the lowest of several.
-    Largest(u32),
+    /// The tokens with the highest logits, in order, the lowest of several that are equal first.
+    Highest(&'a [Largest]),
+}
+
+/// What choosing a token needs of its row of logits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Needed {
+    /// All.
+    All,
+    /// So many of the highest, at least one.
+    Highest(usize),
+}
+
+impl Needed {
+    /// What serves both.
+    #[must_use]
+    pub fn and(self, other: Needed) -> Needed {
+        match (self, other) {
+            (Needed::Highest(a), Needed::Highest(b)) => Needed::Highest(a.max(b)),
+            _ => Needed::All,
+        }
+    }
+}
+
+/// The logits of the last forward, as far as they are on the host.
+#[derive(Debug, Default)]
+pub(crate) struct Logits {
+    pub(crate) rows: usize,
+    /// `[rows, vocabulary]`, where rows were read.
+    all: Vec<f32>,
+    /// The rows that were not.
+    left: Vec<bool>,
+    /// The highest of each row, where one was not read.
+    highest: Vec<Largest>,
+}
+
+impl Logits {
+    /// Forgets all rows.
+    fn clear(&mut self) {
+        self.rows = 0;
+        self.left.clear();
+        self.highest.clear();
+    }
 }
 
 /// What [`Engine::prefill`] calls for every position that is wanted, with its logits, and after every chunk, without.
@@ -59,37 +100,59 @@ impl Engine {
     /// On the CPU, a sequence's logits have the same bits whatever else is in the batch, and however its tokens are
     /// spread over forwards.
     pub fn forward(&mut self, steps: &mut [Step<'_>]) -> Result<usize, Error> {
-        self.forward_for(steps, false)
+        self.forward_for(steps, &[])
     }
 
-    /// The same where of every row of logits only the largest is needed: a device that finds it by itself does not copy
-    /// them all to the host. Read it with [`choice_of`](Engine::choice_of); [`logits`](Engine::logits) may not be there.
-    pub fn forward_greedy(&mut self, steps: &mut [Step<'_>]) -> Result<usize, Error> {
-        self.forward_for(steps, true)
+    /// The same where choosing a token needs no more of each row than `needed` says, for each step: a device that finds the
+    /// highest logits by itself does not copy all to the host. Read rows with [`choice_of`](Engine::choice_of);
+    /// [`logits`](Engine::logits) may not be there.
+    ///
+    /// # Panics
+    /// Unless there are as many needs as steps.
+    pub fn forward_choosing(&mut self, steps: &mut [Step<'_>], needed: &[Needed]) -> Result<usize, Error> {
+        assert_eq!(steps.len(), needed.len(), "a need for each step");
+        self.forward_for(steps, needed)
     }
 
-    fn forward_for(&mut self, steps: &mut [Step<'_>], greedy: bool) -> Result<usize, Error> {
-        self.logit_rows = 0;
-        self.largest.clear();
+    fn forward_for(&mut self, steps: &mut [Step<'_>], needed: &[Needed]) -> Result<usize, Error> {
+        self.logits.clear();
         let (rows, columns) = (self.run(steps, true)?, self.model.vocabulary());
-        if greedy && rows > 0 {
-            self.largest = self.scheduler.largest_of_output(0, 0..rows)?.unwrap_or_default();
-        }
-        if self.largest.is_empty() {
-            self.logits.resize(rows * columns, 0.0);
-            if rows > 0 {
-                self.scheduler.read_output(0, 0..rows, &mut self.logits)?;
+        let logits = &mut self.logits;
+        let most = needed.iter().filter_map(|needed| match needed {
+            Needed::Highest(most) => Some(*most),
+            Needed::All => None,
+        });
+        if let Some(most) = most.max().filter(|_| rows > 0)
+            && let Some(highest) = self.scheduler.largest_of_output(0, 0..rows, most)?
+        {
+            logits.highest = highest;
+            for (step, &needed) in steps.iter().zip(needed) {
+                let count = step.wanted.count(step.tokens.len());
+                logits.left.extend(std::iter::repeat_n(needed != Needed::All, count));
             }
         }
-        self.logit_rows = rows;
+        logits.left.resize(rows, false);
+        if logits.left.contains(&false) {
+            logits.all.resize(rows * columns, 0.0);
+        }
+        // Runs of rows that are read.
+        let mut first = 0;
+        for run in logits.left.chunk_by(|a, b| a == b) {
+            let range = first..first + run.len();
+            first = range.end;
+            if !run[0] {
+                let to = &mut logits.all[range.start * columns..range.end * columns];
+                self.scheduler.read_output(0, range, to)?;
+            }
+        }
+        logits.rows = rows;
         Ok(rows)
     }
 
     /// The same without the output head: `states` gets the rows of the hidden states after the last norm, `[rows,
     /// hidden_size]`, instead of logits. There are no logits to read after it.
     pub fn hidden_states(&mut self, steps: &mut [Step<'_>], states: &mut Vec<f32>) -> Result<usize, Error> {
-        self.logit_rows = 0;
-        self.largest.clear();
+        self.logits.clear();
         let rows = self.run(steps, false)?;
         states.resize(rows * self.model.hidden_size(), 0.0);
         if rows > 0 {
@@ -128,12 +191,12 @@ impl Engine {
     /// A row of the logits of the last [`forward`](Engine::forward), one number per token of the vocabulary.
     ///
     /// # Panics
-    /// If the last forward had no such row, or [was greedy](Engine::forward_greedy) and left it on the device.
+    /// If the last forward had no such row, or [left it on the device](Engine::forward_choosing).
     pub fn logits(&self, row: usize) -> &[f32] {
-        let rows = if self.largest.is_empty() { self.logit_rows } else { 0 };
-        assert!(row < rows, "logit row {row} of {rows}");
+        let Logits { rows, all, left, .. } = &self.logits;
+        assert!(row < *rows && !left[row], "logit row {row} of {rows}");
         let vocabulary = self.model.vocabulary();
-        &self.logits[row * vocabulary..][..vocabulary]
+        &all[row * vocabulary..][..vocabulary]
     }
 
     /// What is known of a row after the last forward, to choose a token by, or [`Error::NotFinite`].
@@ -141,12 +204,18 @@ impl Engine {
     /// # Panics
     /// If the last forward had no such row.
     pub fn choice_of(&self, row: usize) -> Result<Row<'_>, Error> {
-        match self.largest.get(row) {
-            Some(largest) if largest.value.is_finite() => Ok(Row::Largest(largest.index as u32)),
-            Some(&Largest { index, value }) => {
+        let Logits { rows, left, highest, .. } = &self.logits;
+        if !left.get(row).is_some_and(|&left| left) {
+            return self.finite_logits(row).map(Row::Logits);
+        }
+        let each = highest.len() / rows;
+        let highest = &highest[row * each..][..each];
+        // What is no finite number comes first.
+        match highest.first() {
+            Some(&Largest { index, value }) if !value.is_finite() => {
                 Err(Error::NotFinite { token: index, logit: value, vocabulary: self.model.vocabulary() })
             }
-            None => self.finite_logits(row).map(Row::Logits),
+            _ => Ok(Row::Highest(highest)),
         }
     }
 

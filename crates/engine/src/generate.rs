@@ -215,11 +215,7 @@ impl Generation {
     fn step(&mut self, engine: &mut Engine, sequence: &mut Sequence) -> Result<Option<Event>, Error> {
         if let Some(token) = self.last {
             let mut steps = [Step { sequence, tokens: &[token], wanted: Wanted::Last }];
-            if self.answer.is_greedy() {
-                engine.forward_greedy(&mut steps)?;
-            } else {
-                engine.forward(&mut steps)?;
-            }
+            engine.forward_choosing(&mut steps, &[self.answer.needed(engine.model.vocabulary(), 0)])?;
             // Only now: after an error the step can be tried again.
             self.last = None;
         }
@@ -228,7 +224,7 @@ impl Generation {
 
     fn sample(&mut self, engine: &Engine, sequence: &Sequence) -> Result<Event, Error> {
         // The last row: all rows of the prompt may have been asked for.
-        let row = engine.choice_of(engine.logit_rows - 1)?;
+        let row = engine.choice_of(engine.logits.rows - 1)?;
         let (token, text) = self.answer.choose(row, sequence.len() >= engine.context())?;
         self.last = Some(token.id);
         Ok(Event::Token { token, text })

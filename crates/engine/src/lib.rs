@@ -59,7 +59,7 @@ pub use device::{Device, Gpus};
 pub use embedding::Pooling;
 pub use error::Error;
 pub use fit::Fit;
-pub use forward::{PrefillSink, Row, Step, Wanted};
+pub use forward::{Needed, PrefillSink, Row, Step, Wanted};
 pub use generate::{Event, FinishReason, GenerateOptions, Generation, Token};
 pub use load::{Engine, LoadOptions, MemoryUse, Trace, TraceSink};
 pub use memory::{MemoryNeed, readable};

@@ -1,5 +1,6 @@
 //! Opening a model: the file, its weights on a device, and the KV cache.
 
+use crate::forward::Logits;
 use crate::pages::PagePool;
 use crate::placement::{Placed, place};
 use crate::repack::RepackCache;
@@ -9,8 +10,7 @@ use bytes::Bytes;
 use cpu::{Activations, CpuBackend, CpuOptions};
 use gguf::File;
 use graph::{
-    Backend, Batch, DType, GraphError, GraphParams, Largest, Participation, Prepared, Release, Scheduler,
-    WeightData,
+    Backend, Batch, DType, GraphError, GraphParams, Participation, Prepared, Release, Scheduler, WeightData,
 };
 use models::Model;
 use std::fmt;
@@ -120,10 +120,7 @@ pub struct Engine {
     pub(crate) setup: Setup,
     pub(crate) pools: Vec<PagePool>,
     pub(crate) batch: Batch,
-    pub(crate) logits: Vec<f32>,
-    /// The largest logits, where the last forward left all of them on the device.
-    pub(crate) largest: Vec<Largest>,
-    pub(crate) logit_rows: usize,
+    pub(crate) logits: Logits,
     trace: Trace,
     /// The current graph was not reported to `trace` yet.
     untraced: bool,
@@ -265,9 +262,7 @@ impl Engine {
             pools: setup.pools(),
             setup,
             batch: Batch::default(),
-            logits: Vec::new(),
-            largest: Vec::new(),
-            logit_rows: 0,
+            logits: Logits::default(),
             trace: Trace::default(),
             untraced: true,
             notices,

@@ -53,8 +53,8 @@ impl fmt::Debug for Release {
     }
 }
 
-/// The largest element of a row, the first of several. A row with an element that is no finite number has the first such
-/// element here.
+/// One of the largest elements of a row. An element that is no finite number comes before all others, and among equals the
+/// first.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Largest {
     /// Its column.
@@ -219,8 +219,10 @@ pub trait Backend: Send {
     /// Copies `dst.len()` bytes of a buffer to the host, from byte `offset` on.
     fn read_host(&mut self, buffer: BufferId, offset: usize, dst: &mut [u8]) -> Result<(), BackendError>;
 
-    /// The largest elements of `rows` rows of `cols` floats, from byte `offset` of a buffer on: what a greedy choice needs
-    /// of its logits, without the way to the host for all of them. `None` if the backend has no kernel for it.
+    /// The `count` largest elements of each of several rows of floats, `[rows, columns]`, from byte `offset` of a buffer on,
+    /// in order: what choosing a token needs of its logits, without the way to the host for all of them. Fewer where a row is
+    /// shorter. `None` if the backend has no kernel for it or for so many, or if it gave up: it may where many elements are
+    /// alike.
     ///
     /// # Errors
     /// As [`read_host`](Backend::read_host).
@@ -228,8 +230,8 @@ pub trait Backend: Send {
         &mut self,
         _buffer: BufferId,
         _offset: usize,
-        _rows: usize,
-        _cols: usize,
+        _shape: [usize; 2],
+        _count: usize,
     ) -> Result<Option<Vec<Largest>>, BackendError> {
         Ok(None)
     }

@@ -147,20 +147,21 @@ impl Scheduler {
         read.map_err(|source| failure(backend.as_ref(), &format!("output {index}"), source))
     }
 
-    /// The largest elements of rows of an output of the last forward, if the backend that has them can tell without
-    /// copying all to the host.
+    /// The `count` largest elements of each of some rows of an output of the last forward, or all where a row is shorter, if
+    /// the backend that has them can tell without copying all to the host.
     pub fn largest_of_output(
         &mut self,
         index: usize,
         rows: Range<usize>,
+        count: usize,
     ) -> Result<Option<Vec<Largest>>, GraphError> {
         let (backend, operand) = self.output_rows(index, &rows)?;
         let cols = operand.shape.cols;
-        if rows.is_empty() || cols == 0 {
+        if rows.is_empty() || cols == 0 || count == 0 {
             return Ok(None);
         }
         let backend = &mut self.backends[backend];
-        let found = backend.largest(operand.buffer, operand.offset, rows.len(), cols);
+        let found = backend.largest(operand.buffer, operand.offset, [rows.len(), cols], count);
         found.map_err(|source| failure(backend.as_ref(), &format!("output {index}"), source))
     }
 

@@ -25,10 +25,11 @@ pub(crate) fn truncate(params: &SamplerParams, logits: &[f32], max: f32, out: &m
     let typical = params.typical_p < 1.0;
     let nucleus = params.top_p < 1.0;
     let limited = params.top_k > 0 && params.top_k < logits.len();
+    // Where steps 3 and 4 are off, top-p sees the whole row and need not sort it.
+    let of_row = nucleus && !typical && !limited;
     if limited {
         top_k(logits, params.top_k, out);
-    } else if nucleus && !typical {
-        // Steps 3 and 4 are off, so top-p sees the whole row and need not sort it.
+    } else if of_row {
         top_p_of_row(logits, max, params.top_p, out);
     } else {
         out.clear();
@@ -38,10 +39,15 @@ pub(crate) fn truncate(params: &SamplerParams, logits: &[f32], max: f32, out: &m
             out.sort_unstable_by(by_rank);
         }
     }
-    if typical {
+    narrow(params, max, nucleus && !of_row, out);
+}
+
+/// The steps after top-k, and the weights: of candidates in rank order where top-p, which `nucleus` tells, is still to come.
+pub(crate) fn narrow(params: &SamplerParams, max: f32, nucleus: bool, out: &mut Vec<Candidate>) {
+    if params.typical_p < 1.0 {
         keep_typical(out, max, params.typical_p, nucleus);
     }
-    if nucleus && (typical || limited) {
+    if nucleus {
         keep_top_p(out, params.top_p);
     }
     if params.min_p > 0.0 {

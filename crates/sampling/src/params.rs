@@ -62,15 +62,23 @@ impl SamplerParams {
         Self { temperature: 1.0, top_k: 0, top_p: 1.0, min_p: 0.0, ..Self::default() }
     }
 
-    /// Whether the token is always the one with the highest of the model's own logits.
-    pub fn is_greedy(&self) -> bool {
-        self.temperature == 0.0 && !self.has_penalties() && self.logit_bias.is_empty()
-    }
-
     /// Whether a token's history changes its logit.
     pub(crate) fn has_penalties(&self) -> bool {
         self.repeat_last_n > 0
             && (self.repeat_penalty != 1.0 || self.presence_penalty != 0.0 || self.frequency_penalty != 0.0)
+    }
+
+    /// How many of the highest logits are kept at most, before top-p and what comes after it; `None` for all.
+    pub(crate) fn most_kept(&self) -> Option<usize> {
+        if self.temperature == 0.0 { Some(1) } else { Some(self.top_k).filter(|&most| most > 0) }
+    }
+
+    /// Whether penalties and bias leave a logit as it is or lower it.
+    pub(crate) fn only_lowers(&self) -> bool {
+        self.repeat_penalty >= 1.0
+            && self.presence_penalty >= 0.0
+            && self.frequency_penalty >= 0.0
+            && self.logit_bias.iter().all(|&(_, bias)| bias <= 0.0)
     }
 
     /// Checks every range; the error names the field.

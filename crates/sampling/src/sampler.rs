@@ -1,7 +1,8 @@
-use crate::chain::{Candidate, truncate};
+use crate::chain::{Candidate, narrow, truncate};
 use crate::history::History;
 use crate::math::max_or_nan;
 use crate::rng::{Rng, fresh_seed};
+use crate::select::by_rank;
 use crate::{Error, SamplerParams};
 
 /// The token that was chosen.
@@ -83,6 +84,51 @@ impl Sampler {
         Ok(Choice { id: draw(&self.candidates, self.rng.next_f64()) })
     }
 
+    /// How many of the highest logits of a row of `vocab` the next token depends on, also after `ahead` more tokens were
+    /// accepted: with these, [`sample_highest`](Self::sample_highest) chooses what [`sample`](Self::sample) would. `None`
+    /// where it needs all: top-k is off, or penalties or a bias may raise a logit.
+    pub fn highest_needed(&self, vocab: usize, ahead: usize) -> Option<usize> {
+        let params = &self.params;
+        // Each token whose logit is lowered may make room for one that comes after it.
+        let penalised = self.history.as_ref().map_or(0, |history| history.distinct().saturating_add(ahead));
+        let needed = params.most_kept()?.saturating_add(penalised).saturating_add(params.logit_bias.len());
+        let all_known = params.logit_bias.iter().all(|&(id, _)| (id as usize) < vocab);
+        (params.only_lowers() && all_known && needed < vocab).then_some(needed)
+    }
+
+    /// Chooses one token from the highest logits of a row, at least as many as are
+    /// [needed](Self::highest_needed): tokens with their logits, the highest first and the lowest id first on ties.
+    ///
+    /// # Errors
+    /// [`Error::NanLogit`], and [`Error::NoCandidate`] if no logit is above `-inf`.
+    pub fn sample_highest(&mut self, highest: impl IntoIterator<Item = (u32, f32)>) -> Result<Choice, Error> {
+        let params = &self.params;
+        let candidates = &mut self.candidates;
+        candidates.clear();
+        candidates.extend(highest.into_iter().map(|(id, logit)| Candidate { id, logit, weight: 0.0 }));
+        let vocab = candidates.len();
+        if let Some(nan) = candidates.iter().find(|c| c.logit.is_nan()) {
+            return Err(Error::NanLogit { index: nan.id as usize, vocab });
+        }
+        if let Some(history) = &self.history {
+            candidates.iter_mut().for_each(|c| c.logit = history.penalised(params, c.id, c.logit));
+        }
+        for &(id, bias) in &params.logit_bias {
+            if let Some(c) = candidates.iter_mut().find(|c| c.id == id) {
+                c.logit = biased(c.logit, bias);
+            }
+        }
+        candidates.retain(|c| c.logit > f32::NEG_INFINITY);
+        candidates.sort_unstable_by(by_rank);
+        candidates.truncate(params.most_kept().unwrap_or(usize::MAX));
+        let Some(&best) = candidates.first() else { return Err(Error::NoCandidate { vocab }) };
+        if params.temperature == 0.0 {
+            return Ok(Choice { id: best.id });
+        }
+        narrow(params, best.logit, params.top_p < 1.0, candidates);
+        Ok(Choice { id: draw(candidates, self.rng.next_f64()) })
+    }
+
     /// What [`sample`](Self::sample) draws from: the tokens that the chain keeps and their weights. The
     /// order is fixed but not specified. Consumes no random number. At temperature 0, the one token.
     ///
@@ -123,13 +169,7 @@ impl Sampler {
             }
             for &(id, bias) in &self.params.logit_bias {
                 let logit = self.adjusted.get_mut(id as usize).ok_or(Error::BiasOutOfVocab { id, vocab })?;
-                // A forbidden token stays forbidden, whichever of the two says so: the plain sum of
-                // opposite infinities would be NaN.
-                *logit = if bias == f32::NEG_INFINITY || *logit == f32::NEG_INFINITY {
-                    f32::NEG_INFINITY
-                } else {
-                    *logit + bias
-                };
+                *logit = biased(*logit, bias);
             }
             max = max_or_nan(&self.adjusted).map_err(|index| Error::NanLogit { index, vocab })?;
         }
@@ -147,6 +187,13 @@ impl Sampler {
         }
         Ok(max)
     }
+}
+
+/// A logit with its bias. A forbidden token stays forbidden, whichever of the two says so: the plain sum of opposite
+/// infinities would be NaN.
+fn biased(logit: f32, bias: f32) -> f32 {
+    let forbidden = bias == f32::NEG_INFINITY || logit == f32::NEG_INFINITY;
+    if forbidden { f32::NEG_INFINITY } else { logit + bias }
 }
 
 /// The lowest index that holds `max`, which is the row's maximum.

@@ -74,21 +74,3 @@ fn a_minute_temperature_is_as_good_as_zero() {
         assert_eq!(sampler.sample(&[1.0, 1.000_001, 0.0]).unwrap().id, 1);
     }
 }
-
-#[test]
-fn what_is_greedy() {
-    let greedy = SamplerParams::greedy;
-    assert!(greedy().is_greedy());
-    assert!(SamplerParams { top_k: 3, ..greedy() }.is_greedy());
-    for other in [
-        SamplerParams { temperature: 0.1, ..greedy() },
-        SamplerParams { repeat_penalty: 1.1, ..greedy() },
-        SamplerParams { presence_penalty: 0.5, ..greedy() },
-        SamplerParams { frequency_penalty: 0.5, ..greedy() },
-        SamplerParams { logit_bias: vec![(3, 1.0)], ..greedy() },
-    ] {
-        assert!(!other.is_greedy(), "{other:?}");
-    }
-    // Penalties that look at no tokens are none.
-    assert!(SamplerParams { repeat_penalty: 1.1, repeat_last_n: 0, ..greedy() }.is_greedy());
-}

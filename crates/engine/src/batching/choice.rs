@@ -3,7 +3,7 @@
 use super::events::{BatchEvent, Sink};
 use super::stats::{Phase, Slot};
 use crate::answer::Answer;
-use crate::{Engine, FinishReason, Row, Sequence};
+use crate::{Engine, FinishReason, Needed, Row, Sequence};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -57,6 +57,13 @@ impl Choice {
     /// Sequences that it is, or will be.
     pub fn width(&self) -> usize {
         1 + self.siblings.len()
+    }
+
+    /// What choosing its next tokens needs of their rows of logits.
+    pub fn needed(&self, vocabulary: usize) -> Needed {
+        let answers = std::iter::once(&self.answer).chain(&self.siblings);
+        let needed = answers.map(|answer| answer.needed(vocabulary, self.draft.len()));
+        needed.reduce(Needed::and).unwrap_or(Needed::All)
     }
 
     pub fn phase(&self) -> Phase {

@@ -386,21 +386,16 @@ impl Worker {
             next += wanted;
             inputs.push(tokens);
         }
-        let greedy = self
-            .running
-            .iter()
-            .all(|choice| choice.answer.is_greedy() && choice.siblings.iter().all(Answer::is_greedy));
+        let vocabulary = self.engine.model.vocabulary();
         let mut steps = Vec::with_capacity(shares.len());
+        let mut needed = Vec::with_capacity(shares.len());
         for ((choice, tokens), rows) in self.running.iter_mut().zip(&inputs).zip(&rows) {
             if !tokens.is_empty() {
+                needed.push(choice.needed(vocabulary));
                 steps.push(Step { sequence: &mut choice.sequence, tokens, wanted: Wanted::End(rows.len()) });
             }
         }
-        if greedy {
-            self.engine.forward_greedy(&mut steps)?;
-        } else {
-            self.engine.forward(&mut steps)?;
-        }
+        self.engine.forward_choosing(&mut steps, &needed)?;
         Ok(rows)
     }
 

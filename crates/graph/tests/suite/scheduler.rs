@@ -280,8 +280,8 @@ fn what_was_computed_is_read_by_rows() {
     assert_eq!(reversed, error(0, "start of the rows", 2, 3));
     assert_eq!(scheduler.read_output(0, 0..1, &mut rows), error(0, "elements", 8, 16));
     // A backend that does not look for the largest elements says so; what is asked for is checked all the same.
-    assert_eq!(scheduler.largest_of_output(0, 0..2), Ok(None));
-    let wrong = scheduler.largest_of_output(0, 3..5).map(|_| ());
+    assert_eq!(scheduler.largest_of_output(0, 0..2, 1), Ok(None));
+    let wrong = scheduler.largest_of_output(0, 3..5, 1).map(|_| ());
     assert_eq!(wrong, error(0, "end of the rows", 4, 5));
 }
 
@@ -296,7 +296,7 @@ fn nothing_can_be_read_before_a_run_or_after_a_failed_one() {
     assert_eq!(scheduler.read_output(0, 0..1, &mut row), Err(GraphError::NotRun));
     rebuilt(&mut scheduler, &graph).unwrap();
     assert_eq!(scheduler.read_output(0, 0..1, &mut row), Err(GraphError::NotRun));
-    assert_eq!(scheduler.largest_of_output(0, 0..1), Err(GraphError::NotRun));
+    assert_eq!(scheduler.largest_of_output(0, 0..1, 1), Err(GraphError::NotRun));
     scheduler.run(&batch(&params, 0)).unwrap();
     scheduler.read_output(0, 0..1, &mut row).unwrap();
     control.fail("cpu", Fault::Execute("capped".into()));

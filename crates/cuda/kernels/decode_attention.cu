@@ -15,10 +15,22 @@
 #define HEAD_DIM 128
 #define VALUE_DIM 128
 #define WARPS 8
+#define ALL_HEADS 28
+#define KV_HEADS 4
+#define PAGE_LEN 64
 #define SOFT_CAP 0 // whether there is one
+#define WINDOWED 0 // whether there is a window
+#define SINKS 0    // whether there are
+// What comes before is done here: norms of queries (1) and keys (2), and the rotation of so many pairs.
+#define BEFORE 1
+#define NORMS 0
+#define PAIRS 64
+#define INTERLEAVED 0
 #endif
 #define THREADS (WARPS * 32)
 #define HEADS 8
+#define PER_KV (ALL_HEADS / KV_HEADS)
+#define GROUPS ((PER_KV + HEADS - 1) / HEADS) // blocks of heads for each KV head
 #define TILE_KEYS 16
 // Tiles of keys or values under way in each warp.
 #define SLOTS 3
@@ -39,11 +51,10 @@ struct DecodeAttentionArgs {
     const int *cache_rows; // where the new key goes
     float *partial;        // [tokens, blocks of heads, splits, HEADS, VALUE_DIM + 4]: top and sum after the values
     u32 *done;             // [tokens, blocks of heads], zero between launches
-    u32 sequences, max_pages, page_len, limit; // limit: rows of the cache
-    u32 heads, kv_heads, groups;               // groups: blocks of heads for each KV head
-    u32 window, least;                         // window 0: all keys; least: keys of a block where there are several
-    u32 pairs, interleaved;
-    float scale, soft_cap, epsilon; // soft cap 0: none
+    const float *sinks;    // of each head
+    u32 sequences, max_pages, limit; // limit: rows of the cache
+    u32 window, least;               // least: keys of a block where there are several
+    float scale, soft_cap, epsilon;
 };
 
 __device__ __forceinline__ void load_matrices(u32 (&r)[4], const u16 *p) {
@@ -86,7 +97,7 @@ struct Found {
 #define LANE_PAIRS ((HEAD_DIM / 2 + 31) / 32)
 
 // A head's row in shared memory, normed and turned.
-__device__ __forceinline__ void prepare_head(const DecodeAttentionArgs &a, const float *x, const float *norm, bool turned,
+__device__ __forceinline__ void prepare_head(const DecodeAttentionArgs &a, const float *x, const float *norm,
                                              const float2 (&angles)[LANE_PAIRS], float *row) {
     const int lane = threadIdx.x % 32;
     float squares = 0;
@@ -97,17 +108,17 @@ __device__ __forceinline__ void prepare_head(const DecodeAttentionArgs &a, const
         if (c < HEAD_DIM) row[c] = v;
         squares = fmaf(v, v, squares);
     }
-    if (norm) {
+    if (NORMS != 0 && norm) {
         float factor = rsqrtf(warp_sum(squares) * (1.0f / HEAD_DIM) + a.epsilon);
         for (int c = lane; c < HEAD_DIM; c += 32) row[c] = row[c] * factor * norm[c];
     }
     __syncwarp();
-    if (turned) {
+    if (BEFORE && PAIRS != 0) {
 #pragma unroll
         for (int j = 0; j < LANE_PAIRS; j++) {
             const u32 i = j * 32 + lane;
-            if (i >= a.pairs) continue;
-            u32 p = a.interleaved ? 2 * i : i, q = a.interleaved ? 2 * i + 1 : i + a.pairs;
+            if (i >= PAIRS) continue;
+            const u32 p = INTERLEAVED ? 2 * i : i, q = INTERLEAVED ? 2 * i + 1 : i + PAIRS;
             float u = row[p], v = row[q];
             row[p] = __fsub_rn(__fmul_rn(u, angles[j].x), __fmul_rn(v, angles[j].y));
             row[q] = __fadd_rn(__fmul_rn(u, angles[j].y), __fmul_rn(v, angles[j].x));
@@ -178,7 +189,7 @@ __device__ __forceinline__ void weighted_values(const u32 (&weights)[4], const u
 __device__ __forceinline__ u32 rows_of_tile(const DecodeAttentionArgs &a, const int *table, u32 first, u32 end) {
     if (first >= end) return 0;
     const u32 key = min(first + threadIdx.x % 16, end - 1);
-    const u32 row = (u32)table[key / a.page_len] * a.page_len + key % a.page_len;
+    const u32 row = (u32)table[key / PAGE_LEN] * PAGE_LEN + key % PAGE_LEN;
     // The host has checked it; this keeps a broken promise inside the cache.
     return row < a.limit ? row : 0;
 }
@@ -186,7 +197,7 @@ __device__ __forceinline__ u32 rows_of_tile(const DecodeAttentionArgs &a, const 
 template <int DIM, int STRIDE>
 __device__ __forceinline__ void fetch(const DecodeAttentionArgs &a, const u8 *cache, u32 kv, u32 rows, bool exists, u16 *to) {
     if (exists) {
-        const u64 bytes = (u64)a.kv_heads * DIM * 2;
+        const u64 bytes = (u64)KV_HEADS * DIM * 2;
         const u8 *from = cache + kv * DIM * 2;
         const int lines = TILE_KEYS * DIM / 8; // a multiple of 32
 #pragma unroll
@@ -214,16 +225,16 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2) decode_attention(const 
     float *row = rows + warp * HEAD_DIM;
     u16 *ring = rings + warp * SLOTS * SLOT_HALVES;
 
-    const u32 token = blockIdx.z, kv = blockIdx.y / a.groups, group = blockIdx.y % a.groups;
-    const u32 per_kv = a.heads / a.kv_heads, head0 = kv * per_kv + group * HEADS;
-    const u32 count = min((u32)HEADS, per_kv - group * HEADS);
+    const u32 token = blockIdx.z, kv = blockIdx.y / GROUPS, group = blockIdx.y % GROUPS;
+    const u32 head0 = kv * PER_KV + group * HEADS;
+    const u32 count = min((u32)HEADS, PER_KV - group * HEADS);
     let_next_start();
 
     u32 sequence = 0;
     while (sequence + 1 < a.sequences && token >= (u32)a.ranges[sequence + 1]) sequence++;
     // The new token's own key is apart.
     const u32 last_key = (u32)a.positions[token];
-    const u32 first_all = a.window != 0 && last_key + 1 > a.window ? last_key + 1 - a.window : 0;
+    const u32 first_all = WINDOWED && last_key + 1 > a.window ? last_key + 1 - a.window : 0;
     const u32 older = last_key - first_all, splits = gridDim.x;
     const u32 per_split = (max(a.least, (older + splits - 1) / splits) + TILE_KEYS - 1) / TILE_KEYS * TILE_KEYS;
     const u32 used = max(1u, (older + per_split - 1) / per_split);
@@ -231,7 +242,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2) decode_attention(const 
     const bool has_new = blockIdx.x == used - 1;
     const u32 first = first_all + blockIdx.x * per_split, end = min(last_key, first + per_split);
     // Other tokens of the sequence may have written keys in this forward.
-    const bool early = a.k != 0 || a.ranges[sequence + 1] - a.ranges[sequence] == 1;
+    const bool early = BEFORE || a.ranges[sequence + 1] - a.ranges[sequence] == 1;
     if (!early) after_previous();
     const int *table = a.pages + sequence * a.max_pages;
     const u32 start = first + warp * TILE_KEYS, step = WARPS * TILE_KEYS;
@@ -241,10 +252,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2) decode_attention(const 
     tile_rows = rows_of_tile(a, table, start + step, end);
     fetch<HEAD_DIM, KEY_STRIDE>(a, a.keys, kv, tile_rows, start + step < end, ring + 2 * SLOT_HALVES);
     float2 angles[LANE_PAIRS];
-    const bool turned = a.k != 0 && a.angles != 0;
 #pragma unroll
     for (int j = 0; j < LANE_PAIRS; j++)
-        angles[j] = turned && j * 32 + lane < a.pairs ? a.angles[j * 32 + lane] : make_float2(1, 0);
+        angles[j] = BEFORE && j * 32 + lane < PAIRS ? a.angles[j * 32 + lane] : make_float2(1, 0);
     // The new key and value are the first row of tiles of zeros; the last warp sees to them, and to where they are stored.
     const bool makes_new = has_new && warp == WARPS - 1;
     u16 *new_key = new_tiles, *new_value = new_tiles + SLOT_HALVES;
@@ -252,14 +262,13 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2) decode_attention(const 
     if (makes_new) {
 #pragma unroll 1
         for (int i = lane; i < 2 * SLOT_HALVES / 8; i += 32) ((uint4 *)new_tiles)[i] = make_uint4(0, 0, 0, 0);
-        new_row = a.k ? (u32)a.cache_rows[token]
-                      : (u32)table[last_key / a.page_len] * a.page_len + last_key % a.page_len;
+        new_row = BEFORE ? (u32)a.cache_rows[token] : (u32)table[last_key / PAGE_LEN] * PAGE_LEN + last_key % PAGE_LEN;
         // The host has checked it; this keeps a broken promise inside the cache.
         new_row = new_row < a.limit ? new_row : 0;
         __syncwarp();
     }
-    u16 *cached_key = (u16 *)a.keys + ((u64)new_row * a.kv_heads + kv) * HEAD_DIM;
-    u16 *cached_value = (u16 *)a.values + ((u64)new_row * a.kv_heads + kv) * VALUE_DIM;
+    u16 *cached_key = (u16 *)a.keys + ((u64)new_row * KV_HEADS + kv) * HEAD_DIM;
+    u16 *cached_value = (u16 *)a.values + ((u64)new_row * KV_HEADS + kv) * VALUE_DIM;
     // Rows of heads that there are not.
     for (u32 h = count + warp; h < HEADS; h += WARPS) {
 #pragma unroll
@@ -270,8 +279,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2) decode_attention(const 
 
     // Read before the keys, and used after them.
     float value[(VALUE_DIM + 31) / 32];
-    if (makes_new && a.k) {
-        const float *from = a.v + ((u64)token * a.kv_heads + kv) * VALUE_DIM;
+    if (BEFORE && makes_new) {
+        const float *from = a.v + ((u64)token * KV_HEADS + kv) * VALUE_DIM;
 #pragma unroll
         for (int j = 0; j < (VALUE_DIM + 31) / 32; j++) value[j] = j * 32 + lane < VALUE_DIM ? from[j * 32 + lane] : 0;
     }
@@ -280,10 +289,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2) decode_attention(const 
     for (int i = 0; i <= HEADS / WARPS; i++) {
         const bool is_key = i == HEADS / WARPS;
         const u32 h = i * WARPS + warp;
-        if (is_key ? !(makes_new && a.k) : h >= count) continue;
-        const float *x = is_key ? a.k + ((u64)token * a.kv_heads + kv) * HEAD_DIM
-                                : a.q + ((u64)token * a.heads + head0 + h) * HEAD_DIM;
-        prepare_head(a, x, is_key ? a.k_norm : a.q_norm, turned, angles, row);
+        if (is_key ? !(BEFORE && makes_new) : h >= count) continue;
+        const float *x = is_key ? a.k + ((u64)token * KV_HEADS + kv) * HEAD_DIM
+                                : a.q + ((u64)token * ALL_HEADS + head0 + h) * HEAD_DIM;
+        prepare_head(a, x, is_key ? (NORMS & 2 ? a.k_norm : 0) : NORMS & 1 ? a.q_norm : 0, angles, row);
         if (is_key) {
 #pragma unroll
             for (int c = lane; c < HEAD_DIM; c += 32) {
@@ -311,15 +320,15 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2) decode_attention(const 
         __syncwarp();
     }
     if (makes_new) {
-        if (!a.k)
+        if (!BEFORE)
             for (int c = lane; c < HEAD_DIM; c += 32) new_key[c] = cached_key[c];
 #pragma unroll
         for (int j = 0; j < (VALUE_DIM + 31) / 32; j++) {
             const int c = j * 32 + lane;
             if (c >= VALUE_DIM) continue;
-            const u16 half = a.k ? to_half(value[j]) : cached_value[c];
+            const u16 half = BEFORE ? to_half(value[j]) : cached_value[c];
             new_value[c] = half;
-            if (a.k && group == 0) cached_value[c] = half;
+            if (BEFORE && group == 0) cached_value[c] = half;
         }
     }
     __syncthreads();
@@ -375,6 +384,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2) decode_attention(const 
         for (int w = 1; w < WARPS; w++) top = fmaxf(top, ends[w][h].x);
         float4 v = make_float4(0, 0, 0, 0);
         float sum = 0;
+        if (SINKS && used == 1) {
+            const float sink = a.sinks[head0 + h] * LOG2_E;
+            top = fmaxf(top, sink);
+            sum = power_of_two(sink - top);
+        }
 #pragma unroll
         for (int w = 0; w < WARPS; w++) {
             const float weight = power_of_two(ends[w][h].x - top);
@@ -386,7 +400,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2) decode_attention(const 
         if (used == 1) {
             const float inverse = __fdividef(1.0f, sum);
             v.x *= inverse, v.y *= inverse, v.z *= inverse, v.w *= inverse;
-            *(float4 *)(a.out + ((u64)token * a.heads + head0 + h) * VALUE_DIM + c) = v;
+            *(float4 *)(a.out + ((u64)token * ALL_HEADS + head0 + h) * VALUE_DIM + c) = v;
         } else {
             *(float4 *)(partial + h * (VALUE_DIM + 4) + c) = v;
             if (c == 0) *(float2 *)(partial + h * (VALUE_DIM + 4) + VALUE_DIM) = make_float2(top, sum);
@@ -407,6 +421,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2) decode_attention(const 
         for (u32 s = lane; s < used; s += 32) top = fmaxf(top, load_pair_by_all(of_head + s * HEADS * (VALUE_DIM + 4) + VALUE_DIM).x);
         top = warp_max(top);
         float sum = 0;
+        if (SINKS) {
+            const float sink = a.sinks[head0 + h] * LOG2_E;
+            top = fmaxf(top, sink);
+            if (lane == 0) sum = power_of_two(sink - top);
+        }
         const int parts = (VALUE_DIM + 127) / 128;
         float4 v[parts];
 #pragma unroll
@@ -439,7 +458,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2) decode_attention(const 
             const int c = (i * 32 + lane) * 4;
             if (c >= VALUE_DIM) continue;
             v[i].x *= inverse, v[i].y *= inverse, v[i].z *= inverse, v[i].w *= inverse;
-            *(float4 *)(a.out + ((u64)token * a.heads + head0 + h) * VALUE_DIM + c) = v[i];
+            *(float4 *)(a.out + ((u64)token * ALL_HEADS + head0 + h) * VALUE_DIM + c) = v[i];
         }
     }
     if (threadIdx.x == 0) a.done[place] = 0;

@@ -3,8 +3,8 @@
 #include "common.cuh"
 
 #define THREADS 256
-// Blocks of a row, at most, where a list is wanted: a thread of the last one holds a key of each.
-#define MOST_BLOCKS 16
+// Keys of a row that a thread of the last block holds, at most, where a list is wanted.
+#define MOST_KEYS 16
 // Elements of a row among which a list is found.
 #define MOST_FOUND 2048
 
@@ -68,7 +68,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) largest(const __grid_const
 
 struct HighestArgs {
     const float *x;
-    u32 *tops;       // [rows, gridDim.x * THREADS]: the largest key of each thread
+    u32 *tops;       // [rows, gridDim.x * THREADS / together]: the largest key of so many threads
     u32 *threshold;  // [rows]: at least `count` elements have keys that are not below it
     u64 *list;       // [rows, MOST_FOUND]
     u32 *done;       // [rows], zero between launches
@@ -76,14 +76,16 @@ struct HighestArgs {
     uint2 *out;      // [rows, count]: numbers of elements, and their bits
     u32 *found;      // [rows]: elements that were not below the threshold
     u32 cols, count; // count: at most THREADS
+    u32 together;    // a power of two, at most 32
 };
 
-// First launch: of the largest elements of all threads, the one with number `count`. There are that many elements which are
-// not below it, and few more, since those that are largest lie scattered over the threads.
+// First launch: of the largest elements of all groups of threads, the one with number `count`. There are that many elements which are
+// not below it, and few more, since those that are largest lie scattered over the groups.
 extern "C" __global__ void __launch_bounds__(THREADS) highest_threshold(const __grid_constant__ HighestArgs a) {
     __shared__ u32 counts[32];
     const float *x = a.x + (u64)blockIdx.y * a.cols;
-    u32 *tops = a.tops + (u64)blockIdx.y * gridDim.x * THREADS;
+    const u32 keys_of_row = gridDim.x * THREADS / a.together;
+    u32 *tops = a.tops + (u64)blockIdx.y * keys_of_row;
     if (threadIdx.x < 32) counts[threadIdx.x] = 0;
     let_next_start();
     after_previous();
@@ -91,18 +93,22 @@ extern "C" __global__ void __launch_bounds__(THREADS) highest_threshold(const __
     u32 top = 0;
 #pragma unroll 4
     for (u32 i = first; i < a.cols; i += gridDim.x * THREADS) top = max(top, key_of(x[i]));
-    tops[first] = top;
+    for (u32 i = a.together / 2; i > 0; i >>= 1) top = max(top, __shfl_xor_sync(FULL, top, i));
+    if (threadIdx.x % a.together == 0) tops[first / a.together] = top;
     if (!is_last(a.done + blockIdx.y)) return;
-    u32 keys[MOST_BLOCKS];
+    u32 keys[MOST_KEYS];
 #pragma unroll
-    for (int i = 0; i < MOST_BLOCKS; i++) keys[i] = i < gridDim.x ? ((const volatile u32 *)tops)[i * THREADS + threadIdx.x] : 0;
+    for (int i = 0; i < MOST_KEYS; i++) {
+        const u32 at = i * THREADS + threadIdx.x;
+        keys[i] = at < keys_of_row ? ((const volatile u32 *)tops)[at] : 0;
+    }
     u32 threshold = 0;
 #pragma unroll 1
     for (int bit = 31; bit >= 0; bit--) {
         const u32 higher = threshold | 1u << bit;
         u32 n = 0;
 #pragma unroll
-        for (int i = 0; i < MOST_BLOCKS; i++) n += keys[i] >= higher;
+        for (int i = 0; i < MOST_KEYS; i++) n += keys[i] >= higher;
         n = __reduce_add_sync(FULL, n);
         if (threadIdx.x % 32 == 0) atomicAdd(counts + bit, n);
         __syncthreads();

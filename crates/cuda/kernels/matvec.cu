@@ -7,6 +7,10 @@
 // one group in each lane, which scales them in single precision. Where 16 columns share a scale, halves of groups take the
 // place of groups. Float weights are multiplied as halves, with the activations as a half and what it leaves.
 //
+// What a launch costs beside its weights is, more than all else, instructions that are not in the caches of the
+// multiprocessor yet: so all that is known when the kernel is compiled is a constant, and one warp goes through the code
+// ahead of the others.
+//
 // There is one block for each multiprocessor, since every block reads and prepares all activations. Its TEAMS teams of
 // WARPS warps each take tile after tile. A tile's records lie side by side, so one bulk copy brings a unit for every warp of
 // a team, and one thread of it starts the copies, DEPTH of them ahead: what a warp does besides multiplying counts, since
@@ -24,19 +28,34 @@ struct MatvecArgs {
     const float *norm; // weight of a norm of `x` that comes first, or null
     const float *residual; // added to the result of the first part, or null
     Part parts[3];
-    u32 cols, padded; // columns, and up to the end of the last unit
-    u32 tiles;        // of all parts; of the first where the parts are a gated pair
-    u32 normed;       // whether `x` is normed (also without weight)
-    float epsilon, per_col; // per_col: 1 / cols
-    int activation;
+    u32 tiles; // of all parts; of the first where the parts are a gated pair
+    float epsilon;
+    // Where each of several products, `blockIdx.y`, is with one of several matrices of each part, which lie below each other.
+    u32 matrices, products_per_row; // products_per_row: of a row of `x`
+    const int *chosen;              // the matrix of each product
 };
 
-#ifndef DEPTH
+#ifndef COLS
+#define COLS 3584
+#define NORM WEIGHTED // of `x`
+#define ACTIVATION SILU // of a gate
 #define WARPS 7
 #define DEPTH 3
 #define TEAMS 2
+#define CHOSEN 0 // whether there are several matrices
 #endif
+// Without a norm, with one that has no weight, and with one that has.
+#define NONE 0
+#define PLAIN 1
+#define WEIGHTED 2
 #define THREADS (TEAMS * WARPS * 32)
+// Columns up to the end of the last unit.
+#define PADDED ((COLS + 255) / 256 * 256)
+// Chunks of 8 columns, and how many of them a thread reads at a time.
+#define CHUNKS (PADDED / 8)
+#define BATCH (COLS % 4 == 0 && CHUNKS > THREADS ? 2 : 1)
+// Whether a thread has one chunk at most, whose weights of the norm it reads before the launch before is done.
+#define ONE_CHUNK (COLS % 4 == 0 && CHUNKS <= THREADS)
 
 template <int F> struct Traits {
     typedef Record<F> R;
@@ -54,8 +73,8 @@ template <int F> struct Traits {
 template <> struct Traits<-1> {
     enum { SIZE = 0, UNIT = 256, IS_FLOAT = 0, INT32 = 0, FLOAT32 = 0, INT16 = 0, FLOAT16 = 0 };
 };
-template <int F> __device__ __forceinline__ u32 units_of(u32 cols) {
-    return F < 0 ? 0 : (cols + Traits<F>::UNIT - 1) / Traits<F>::UNIT;
+template <int F> __device__ __forceinline__ constexpr u32 units_of() {
+    return F < 0 ? 0 : (COLS + Traits<F>::UNIT - 1) / Traits<F>::UNIT;
 }
 
 // How the activations of a set of 128 columns lie in shared memory.
@@ -250,7 +269,7 @@ template <int F0, int F1, int F2, bool GATED> struct Matvec {
     // team share in it.
     template <int F> __device__ __forceinline__ void copy(Place &p, u32 local, u32 slot) const {
         if constexpr (F >= 0) {
-            const u32 units = units_of<F>(a.cols), bytes = min((u32)WARPS, units - p.unit) * Traits<F>::SIZE;
+            const u32 units = units_of<F>(), bytes = min((u32)WARPS, units - p.unit) * Traits<F>::SIZE;
             const u8 *from = record<F>(a.parts[p.part].weight, units, local, p.unit);
 #if __CUDA_ARCH__ >= 900
             bulk_copy(shared_address(ring) + slot * SLOT, from, bytes, barriers + slot * 8);
@@ -295,16 +314,17 @@ template <int F0, int F1, int F2, bool GATED> struct Matvec {
     __device__ __forceinline__ void barrier() const {
         asm volatile("bar.sync %0, %1;" ::"r"(1 + team), "n"(WARPS * 32) : "memory");
     }
-    // The units of a tile in a part. The sums of each warp go to `to`.
+    // The units of a tile in a part. The sums of each warp go to `to`. Where it is not `real`, one unit alone, and nothing
+    // is left behind.
     template <int F>
     __device__ __forceinline__ void
-    run(Place &ahead, u32 &slot, u32 &phase, const u8 *x, Lane &l, float *to) const {
+    run(bool real, Place &ahead, u32 &slot, u32 &phase, const u8 *x, Lane &l, float *to) const {
         if constexpr (F >= 0) {
-            const u32 units = units_of<F>(a.cols);
+            constexpr u32 units = units_of<F>();
             float acc[2] = {0, 0};
 #pragma unroll 1
             for (u32 unit = warp;; unit += WARPS) {
-                const bool last = unit - warp + WARPS >= units;
+                const bool last = units <= WARPS || unit - warp + WARPS >= units;
                 wait(slot, phase);
                 if (unit < units)
                     multiply<F, S>(ring + slot * SLOT + warp * Traits<F>::SIZE, x + unit * (Traits<F>::UNIT * S::SIZE / 128), l,
@@ -317,6 +337,7 @@ template <int F0, int F1, int F2, bool GATED> struct Matvec {
                         if (l.t == 0) to[l.g + 8 * r] = acc[r];
                     }
                 }
+                if (!real) break;
                 // All have read the slot, and at the end of the part have left their sums.
                 barrier();
                 fetch(ahead, slot);
@@ -326,24 +347,39 @@ template <int F0, int F1, int F2, bool GATED> struct Matvec {
         }
     }
     __device__ __forceinline__ void
-    run_part(u32 part, Place &ahead, u32 &slot, u32 &phase, const u8 *x, Lane &l, float *to) const {
+    run_part(u32 part, bool real, Place &ahead, u32 &slot, u32 &phase, const u8 *x, Lane &l, float *to) const {
         const u32 k = kind(part);
-        if (ONE_FORMAT || k == 0) run<F0>(ahead, slot, phase, x, l, to);
-        else if (k == 1) run<F1 == F0 ? -1 : F1>(ahead, slot, phase, x, l, to);
-        else run<F2 == F0 || F2 == F1 ? -1 : F2>(ahead, slot, phase, x, l, to);
+        if (ONE_FORMAT || k == 0) run<F0>(real, ahead, slot, phase, x, l, to);
+        else if (k == 1) run<F1 == F0 ? -1 : F1>(real, ahead, slot, phase, x, l, to);
+        else run<F2 == F0 || F2 == F1 ? -1 : F2>(real, ahead, slot, phase, x, l, to);
     }
 };
 
 // Four columns of a row, zeros past its end.
-template <bool ALIGNED> __device__ __forceinline__ float4 read4(const float *row, u32 cols, u32 col) {
+__device__ __forceinline__ float4 read4(const float *row, u32 col) {
     float4 v = make_float4(0, 0, 0, 0);
-    if (ALIGNED) {
-        if (col < cols) v = *(const float4 *)(row + col);
+    if (COLS % 4 == 0) {
+        if (col < COLS) v = *(const float4 *)(row + col);
     } else {
-        if (col < cols) v.x = row[col];
-        if (col + 1 < cols) v.y = row[col + 1];
-        if (col + 2 < cols) v.z = row[col + 2];
-        if (col + 3 < cols) v.w = row[col + 3];
+        if (col < COLS) v.x = row[col];
+        if (col + 1 < COLS) v.y = row[col + 1];
+        if (col + 2 < COLS) v.z = row[col + 2];
+        if (col + 3 < COLS) v.w = row[col + 3];
+    }
+    return v;
+}
+// The same from where all multiprocessors see it: what was read before is not kept.
+__device__ __forceinline__ float4 read4_by_all(const float *row, u32 col) {
+    float4 v = make_float4(0, 0, 0, 0);
+    if (COLS % 4 == 0) {
+        if (col < COLS)
+            asm volatile("ld.global.cg.v4.f32 {%0,%1,%2,%3}, [%4];"
+                         : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w) : "l"(row + col) : "memory");
+    } else {
+        float *each = &v.x;
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            if (col + i < COLS) asm volatile("ld.global.cg.f32 %0, [%1];" : "=f"(each[i]) : "l"(row + col + i) : "memory");
     }
     return v;
 }
@@ -438,70 +474,86 @@ __device__ __forceinline__ u32 chunk_column(u32 c) { return c / 4 * 32 + c % 4 *
 
 // Reads activations, times the norm's weight, and leaves them in `x`, set after set: BATCH chunks of 8 columns at a time.
 // Returns the thread's sum of their squares.
-template <typename S, bool ALIGNED, int BATCH>
-__device__ __forceinline__ float place_all(const MatvecArgs &a, u8 *x, float scale) {
-    const u32 chunks = a.padded / 8;
+template <typename S>
+__device__ __forceinline__ float place_all(const MatvecArgs &a, u8 *x, float scale, const float4 (&norm)[2]) {
     float squares = 0;
 #pragma unroll 1
-    for (u32 first = threadIdx.x; first < chunks; first += BATCH * THREADS) {
+    for (u32 first = threadIdx.x; first < CHUNKS; first += BATCH * THREADS) {
         float4 v[BATCH][2], w[BATCH][2];
 #pragma unroll
         for (int n = 0; n < BATCH; n++)
 #pragma unroll
             for (int j = 0; j < 2; j++) {
                 const u32 col = chunk_column(first + n * THREADS) + 16 * j;
-                v[n][j] = read4<ALIGNED>(a.x, a.cols, col);
-                w[n][j] = a.norm ? read4<ALIGNED>(a.norm, a.cols, col) : make_float4(1, 1, 1, 1);
+                v[n][j] = read4_by_all(a.x, col);
+                if (NORM == WEIGHTED) w[n][j] = ONE_CHUNK ? norm[j] : read4(a.norm, col);
             }
 #pragma unroll
         for (int n = 0; n < BATCH; n++) {
             const u32 c = first + n * THREADS;
-            if (c >= chunks) continue;
+            if (c >= CHUNKS) continue;
             float values[2][4];
 #pragma unroll
             for (int j = 0; j < 2; j++) {
                 float4 u = v[n][j];
-                squares = fmaf(u.x, u.x, fmaf(u.y, u.y, fmaf(u.z, u.z, fmaf(u.w, u.w, squares))));
-                u.x *= w[n][j].x, u.y *= w[n][j].y, u.z *= w[n][j].z, u.w *= w[n][j].w;
+                if (NORM != NONE) squares = fmaf(u.x, u.x, fmaf(u.y, u.y, fmaf(u.z, u.z, fmaf(u.w, u.w, squares))));
+                if (NORM == WEIGHTED) u.x *= w[n][j].x, u.y *= w[n][j].y, u.z *= w[n][j].z, u.w *= w[n][j].w;
                 values[j][0] = u.x * scale, values[j][1] = u.y * scale;
                 values[j][2] = u.z * scale, values[j][3] = u.w * scale;
             }
             place<S>(x, c, values);
         }
+        if (ONE_CHUNK) break;
     }
     return squares;
 }
 
 // Prepares the activations. Returns what their products must be multiplied by, but for the norm's factor; the squares that
 // this is made of are left in `scratch`, a sum of each warp. `scratch` has 64 floats.
-template <typename S> __device__ __forceinline__ float prepare(const MatvecArgs &a, u8 *x, float *scratch) {
+template <typename S>
+__device__ __forceinline__ float prepare(const MatvecArgs &a, u8 *x, float *scratch, const float4 (&norm)[2]) {
     float scale = 1;
     if constexpr (S::IS_FLOAT) {
         float top = 0;
-        for (u32 col = threadIdx.x; col < a.cols; col += THREADS)
-            top = fmaxf(top, fabsf(a.norm ? a.x[col] * a.norm[col] : a.x[col]));
+        for (u32 col = threadIdx.x; col < COLS; col += THREADS)
+            top = fmaxf(top, fabsf(NORM == WEIGHTED ? a.x[col] * a.norm[col] : a.x[col]));
         scale = half_range_scale(largest_of_block(top, scratch + 32));
     }
-    float squares;
-    if (a.cols % 4 != 0) squares = place_all<S, false, 1>(a, x, scale);
-    else if (a.padded <= 8 * THREADS) squares = place_all<S, true, 1>(a, x, scale);
-    else squares = place_all<S, true, 2>(a, x, scale);
-    if (a.normed) {
+    float squares = place_all<S>(a, x, scale, norm);
+    if (NORM != NONE) {
         squares = warp_sum(squares);
         if (threadIdx.x % 32 == 0) scratch[threadIdx.x / 32] = squares;
     }
-    __syncthreads();
     return 1.0f / scale;
 }
 
-template <int F0, int F1, int F2, bool GATED> __device__ __forceinline__ void matvec(const MatvecArgs &a) {
+// The thread's weights of the norm, or what brings all of them nearer.
+__device__ __forceinline__ void read_norm(const MatvecArgs &a, float4 (&norm)[2]) {
+    if (NORM != WEIGHTED) return;
+    if (ONE_CHUNK) {
+        u32 bits = 0;
+#pragma unroll
+        for (int j = 0; j < 2; j++) {
+            norm[j] = read4(a.norm, chunk_column(threadIdx.x) + 16 * j);
+            bits ^= __float_as_uint(norm[j].x) ^ __float_as_uint(norm[j].y) ^ __float_as_uint(norm[j].z) ^ __float_as_uint(norm[j].w);
+        }
+        // So that the compiler leaves the loads where they are: there are less than 2^30 tiles.
+        asm volatile("prefetch.global.L2 [%0];" ::"l"(a.norm + (bits & a.tiles >> 30)));
+    } else {
+        for (u32 i = threadIdx.x * 32; i < COLS; i += THREADS * 32) asm volatile("prefetch.global.L2 [%0];" ::"l"(a.norm + i));
+    }
+}
+
+// `whole` has the headers of the weights.
+template <int F0, int F1, int F2, bool GATED>
+__device__ __forceinline__ void matvec(const MatvecArgs &a, const MatvecArgs &whole) {
     extern __shared__ __align__(128) u8 shared[];
     __shared__ __align__(8) u64 barriers[TEAMS * DEPTH];
     typedef Matvec<F0, F1, F2, GATED> M;
     typedef typename M::S S;
     const M m(a, shared, shared_address(barriers));
     u8 *x = shared + TEAMS * DEPTH * M::SLOT;
-    float *scratch = (float *)(x + a.padded / 128 * S::SIZE);
+    float *scratch = (float *)(x + PADDED / 128 * S::SIZE);
     // [2][1 or 2 parts][warps][16] of each team
     float *added = scratch + 64 + m.team * (4 * WARPS * 16);
 
@@ -512,57 +564,96 @@ template <int F0, int F1, int F2, bool GATED> __device__ __forceinline__ void ma
         for (int i = 0; i < DEPTH; i++) barrier_init(m.barriers + i * 8);
         barriers_ready();
     }
+    __syncwarp();
 #endif
 #pragma unroll 1
     for (int i = 0; i < DEPTH; i++) m.fetch(ahead, i);
-    if (a.norm)
-        for (u32 i = threadIdx.x * 32; i < a.cols; i += THREADS * 32)
-            asm volatile("prefetch.global.L2 [%0];" ::"l"(a.norm + i));
-    after_previous();
-    // With its barrier all threads see the barriers of the ring.
-    const float unscale = prepare<S>(a, x, scratch);
-    float factor = unscale;
+    float4 norm[2];
+    read_norm(a, norm);
 
     u32 slot = 0, phase = 0, flip = 0;
     Lane l;
+    // While the launch before still runs, the first warp goes through all of it with what is there, for the sake of the
+    // instructions. It takes nothing with it, and writes to shared memory alone what it will write again.
+    const bool goes_ahead = __CUDA_ARCH__ >= 900 && !S::IS_FLOAT && !CHOSEN && threadIdx.x < 32;
 #pragma unroll 1
-    for (u32 tile = m.first_tile(); tile < a.tiles; tile += gridDim.x * TEAMS, flip ^= 1) {
-        u32 local = tile, part = 0;
-        if constexpr (!GATED) part = m.locate(tile, local);
-        const Part &p = a.parts[part];
-        const u32 row = local * 16 + l.lane % 16;
-        const bool sums = m.warp == 0, writes = sums && l.lane < 16 && row < p.rows;
-        // Read now, so that the end need not wait.
-        float more = 0;
-        if (!GATED && writes) {
-            if (p.bias) more = p.bias[row];
-            if (a.residual && part == 0) more += a.residual[row];
-        }
-        float *to = added + flip * (2 * WARPS * 16);
+    for (u32 pass = goes_ahead ? 0 : 1; pass < 2; pass++) {
+        const bool real = pass == 1;
+        if (real) after_previous();
+        const float unscale = prepare<S>(a, x, scratch, norm);
+        // With this barrier all threads see the barriers of the ring.
+        if (real) __syncthreads();
+        float factor = unscale;
 #pragma unroll 1
-        for (u32 i = 0; i <= GATED; i++)
-            m.run_part(GATED ? i : part, ahead, slot, phase, x, l, to + (i * WARPS + m.warp) * 16);
-        if (sums) {
-            if (a.normed && tile == m.first_tile()) {
-                float squares = warp_sum(l.lane < TEAMS * WARPS ? scratch[l.lane] : 0);
-                factor = unscale * rsqrtf(squares * a.per_col + a.epsilon);
+        for (u32 tile = m.first_tile(); tile < a.tiles; tile += gridDim.x * TEAMS, flip ^= 1) {
+            u32 local = tile, part = 0;
+            if constexpr (!GATED) part = m.locate(tile, local);
+            const Part &p = a.parts[part];
+            const u32 row = local * 16 + l.lane % 16;
+            const bool sums = m.warp == 0, writes = sums && l.lane < 16 && row < p.rows;
+            // Read now, so that the end need not wait.
+            float more = 0;
+            if (!GATED && writes) {
+                if (p.bias) more = p.bias[row];
+                if (a.residual && part == 0 && real) more += a.residual[row];
             }
-            // Half of the warps' sums in each half of the lanes.
-            float v[2] = {0, 0};
+            float *to = added + flip * (2 * WARPS * 16);
+#pragma unroll 1
+            for (u32 i = 0; i <= GATED; i++)
+                m.run_part(GATED ? i : part, real, ahead, slot, phase, x, l, to + (i * WARPS + m.warp) * 16);
+            if (sums) {
+                if (NORM != NONE && tile == m.first_tile()) {
+                    float squares = warp_sum(real && l.lane < TEAMS * WARPS ? scratch[l.lane] : 0);
+                    factor = unscale * rsqrtf(squares * (1.0f / COLS) + a.epsilon);
+                }
+                // Half of the warps' sums in each half of the lanes.
+                float v[2] = {0, 0};
 #pragma unroll
-            for (int i = 0; i <= GATED; i++) {
+                for (int i = 0; i <= GATED; i++) {
 #pragma unroll
-                for (int w = 0; w < WARPS; w += 2)
-                    if (w + 1 < WARPS || l.lane < 16) v[i] += to[(i * WARPS + w) * 16 + l.lane];
-                v[i] += __shfl_xor_sync(FULL, v[i], 16);
-                v[i] *= factor;
-                if constexpr (S::IS_FLOAT) v[i] /= weight_scale(a.parts[part + i].weight);
+                    for (int w = 0; w < WARPS; w += 2)
+                        if (w + 1 < WARPS || l.lane < 16) v[i] += to[(i * WARPS + w) * 16 + l.lane];
+                    v[i] += __shfl_xor_sync(FULL, v[i], 16);
+                    v[i] *= factor;
+                    if constexpr (S::IS_FLOAT) v[i] /= weight_scale(whole.parts[part + i].weight);
+                }
+                if (writes && real) p.out[row] = GATED ? activate(ACTIVATION, v[0]) * v[1] : v[0] + more;
             }
-            if (writes) p.out[row] = GATED ? activate(a.activation, v[0]) * v[1] : v[0] + more;
+            if (!real) break;
         }
     }
 }
 
+#if CHOSEN
+// The product number `blockIdx.y` as one with the matrix that was chosen for it; whether that is one of those that there are.
+template <int F> __device__ __forceinline__ void choose(Part &p, u32 matrix) {
+    if constexpr (F >= 0) {
+        p.weight += (u64)matrix * p.tiles * units_of<F>() * Traits<F>::SIZE;
+        if (p.bias) p.bias += (u64)matrix * p.rows;
+        p.out += (u64)blockIdx.y * p.rows;
+    }
+}
+template <int F0, int F1, int F2> __device__ __forceinline__ bool choose_all(MatvecArgs &a) {
+    const u32 matrix = (u32)a.chosen[blockIdx.y];
+    const bool exists = matrix < a.matrices;
+    a.x += (u64)(blockIdx.y / a.products_per_row) * COLS;
+    choose<F0>(a.parts[0], exists ? matrix : 0);
+    choose<F1>(a.parts[1], exists ? matrix : 0);
+    choose<F2>(a.parts[2], exists ? matrix : 0);
+    if (!exists)
+        for (int part = 0; part < 3; part++)
+            for (u32 i = blockIdx.x * THREADS + threadIdx.x; a.parts[part].out && i < a.parts[part].rows; i += gridDim.x * THREADS)
+                a.parts[part].out[i] = __int_as_float(0x7fc00000);
+    return exists;
+}
+#endif
+
 extern "C" __global__ void __launch_bounds__(THREADS, THREADS <= 512 ? 2 : 1) NAME(const __grid_constant__ MatvecArgs a) {
-    matvec<FORMATS, GATED_PAIR>(a);
+#if CHOSEN
+    after_previous();
+    MatvecArgs own = a;
+    if (choose_all<FORMATS>(own)) matvec<FORMATS, GATED_PAIR>(own, a);
+#else
+    matvec<FORMATS, GATED_PAIR>(a, a);
+#endif
 }

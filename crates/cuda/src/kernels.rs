@@ -143,6 +143,28 @@ impl HopperConfig {
     }
 }
 
+/// What comes before the attention of a decode step, and is part of its launch besides the store.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub(crate) struct HeadsBefore {
+    /// Norms: 1 of queries, 2 of keys.
+    pub(crate) norms: u32,
+    /// Pairs that are turned.
+    pub(crate) pairs: u32,
+    /// Whether these are neighbours.
+    pub(crate) interleaved: bool,
+}
+
+/// What comes before a product of one row.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum NormKind {
+    /// Nothing.
+    None,
+    /// A norm without weight.
+    Plain,
+    /// A norm with one.
+    Weighted,
+}
+
 /// The shape of a block's work in `matvec.cu`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct MatvecShape {
@@ -169,13 +191,26 @@ pub(crate) enum Spec {
     Matvec {
         /// Their formats.
         formats: [Option<Format>; 3],
-        /// Whether the first two make one result.
-        gated: bool,
         /// Warps and blocks.
         shape: MatvecShape,
+        /// Columns.
+        cols: u32,
+        /// What comes before.
+        norm: NormKind,
+        /// The number of the activation of a gate, where the first two make one result.
+        gate: Option<i32>,
+        /// Whether each product chooses among several matrices.
+        chosen: bool,
     },
     /// Several rows of activations times a matrix.
-    Gemm(Format, GemmConfig),
+    Gemm {
+        /// Of the matrix.
+        format: Format,
+        /// Shape.
+        config: GemmConfig,
+        /// Whether each row chooses among several matrices.
+        chosen: bool,
+    },
     /// Attention of a decode step.
     DecodeAttention {
         /// Width of queries and keys.
@@ -184,8 +219,20 @@ pub(crate) enum Spec {
         value_dim: u32,
         /// Warps of a block.
         warps: u32,
+        /// Query heads.
+        heads: u32,
+        /// KV heads.
+        kv_heads: u32,
+        /// Rows of the cache in a page.
+        page_len: u32,
         /// Whether scores have a soft cap.
         soft_cap: bool,
+        /// Whether there is a window.
+        window: bool,
+        /// Whether there are sinks.
+        sinks: bool,
+        /// What comes before, if it is part of the launch.
+        before: Option<HeadsBefore>,
     },
     /// The same on compute capability 9.0.
     Hopper(Format, HopperConfig),
@@ -234,25 +281,30 @@ impl Spec {
                 ("repack.cu", vec![format!("FORMAT={format}")], format!("repack_{format}"))
             }
             Spec::GetRows(format) => ("rows.cu", Vec::new(), format!("get_rows_{format}")),
-            Spec::Matvec { formats, gated, shape } => {
+            Spec::Matvec { formats, shape, cols, norm, gate, chosen } => {
                 let names =
                     formats.map(|format| format.map_or("-1".to_string(), |format| format.to_string()));
                 let definitions = vec![
                     "NAME=matvec_kernel".into(),
                     format!("FORMATS={}", names.join(",")),
-                    format!("GATED_PAIR={gated}"),
+                    format!("GATED_PAIR={}", gate.is_some()),
+                    format!("ACTIVATION={}", gate.unwrap_or(0)),
+                    format!("COLS={cols}"),
+                    format!("NORM={}", norm as u32),
+                    format!("CHOSEN={}", u32::from(chosen)),
                     format!("DEPTH={}", shape.depth),
                     format!("WARPS={}", shape.warps),
                     format!("TEAMS={}", shape.teams),
                 ];
                 ("matvec.cu", definitions, "matvec_kernel".into())
             }
-            Spec::Gemm(format, c) => {
+            Spec::Gemm { format, config: c, chosen } => {
                 let config = [c.tiles, c.groups, c.row_warps, c.token_warps, c.stages].map(|n| n.to_string());
                 let definitions = vec![
                     "NAME=gemm_kernel".into(),
                     format!("FORMAT={format}"),
                     format!("CONFIG={}", config.join(",")),
+                    format!("CHOSEN={}", u32::from(chosen)),
                 ];
                 ("gemm.cu", definitions, "gemm_kernel".into())
             }
@@ -277,12 +329,33 @@ impl Spec {
                 ];
                 ("flash.cu", definitions, "flash".into())
             }
-            Spec::DecodeAttention { head_dim, value_dim, warps, soft_cap } => {
+            Spec::DecodeAttention {
+                head_dim,
+                value_dim,
+                warps,
+                heads,
+                kv_heads,
+                page_len,
+                soft_cap,
+                window,
+                sinks,
+                before,
+            } => {
+                let HeadsBefore { norms, pairs, interleaved } = before.unwrap_or_default();
                 let definitions = vec![
                     format!("HEAD_DIM={head_dim}"),
                     format!("VALUE_DIM={value_dim}"),
                     format!("WARPS={warps}"),
+                    format!("ALL_HEADS={heads}"),
+                    format!("KV_HEADS={kv_heads}"),
+                    format!("PAGE_LEN={page_len}"),
                     format!("SOFT_CAP={}", u32::from(soft_cap)),
+                    format!("WINDOWED={}", u32::from(window)),
+                    format!("SINKS={}", u32::from(sinks)),
+                    format!("BEFORE={}", u32::from(before.is_some())),
+                    format!("NORMS={norms}"),
+                    format!("PAIRS={pairs}"),
+                    format!("INTERLEAVED={}", u32::from(interleaved)),
                 ];
                 ("decode_attention.cu", definitions, "decode_attention".into())
             }
@@ -410,23 +483,36 @@ fn all_specs() -> Vec<Spec> {
     ]
     .map(|(source, name)| Spec::Plain(source, name))
     .to_vec();
-    let shape = MatvecShape { warps: 7, depth: 3, teams: 2 };
+    let matvec = |formats: [Option<Format>; 3], gate| {
+        let shape = MatvecShape { warps: 7, depth: 3, teams: 2 };
+        Spec::Matvec { formats, shape, cols: 3584, norm: NormKind::Weighted, gate, chosen: false }
+    };
     let hopper = |format, tokens, gated| {
         tiled::record(format)
             .map(|record| Spec::Hopper(format, HopperConfig::of(tokens, record, gated, 227 << 10)))
     };
     for format in Format::ALL.into_iter().filter(|&format| tiled::record(format).is_some()) {
         specs.push(Spec::Repack(format));
-        specs.push(Spec::Matvec { formats: [Some(format), None, None], gated: false, shape });
-        specs.push(Spec::Gemm(format, GemmConfig::ALL[0]));
+        specs.push(matvec([Some(format), None, None], None));
+        specs.push(Spec::Gemm { format, config: GemmConfig::ALL[0], chosen: false });
         specs.extend(hopper(format, 8, false));
     }
     specs.extend([16, 64, 128, 256].into_iter().filter_map(|tokens| hopper(Format::Q4_K, tokens, false)));
     specs.extend([32, 64, 128].into_iter().filter_map(|tokens| hopper(Format::Q4_K, tokens, true)));
-    specs.extend(GemmConfig::ALL.map(|config| Spec::Gemm(Format::Q4_K, config)));
+    specs.extend(GemmConfig::ALL.map(|config| Spec::Gemm { format: Format::Q4_K, config, chosen: false }));
     let mixed = [Format::Q4_K, Format::Q4_K, Format::Q6_K].map(Some);
-    specs.push(Spec::Matvec { formats: mixed, gated: false, shape });
-    specs.push(Spec::Matvec { formats: [mixed[0], mixed[1], None], gated: true, shape });
+    specs.push(matvec(mixed, None));
+    specs.push(matvec([mixed[0], mixed[1], None], Some(0)));
+    // Columns that are no whole number of loads, or more than a thread has at a time.
+    let shape = MatvecShape { warps: 13, depth: 2, teams: 2 };
+    specs.extend([30, 18_944].map(|cols| Spec::Matvec {
+        formats: [mixed[0], None, None],
+        shape,
+        cols,
+        norm: NormKind::Plain,
+        gate: None,
+        chosen: false,
+    }));
     let shapes = [
         (80, 80, Format::F16, 8, false),
         (256, 256, Format::F16, 8, false),
@@ -445,9 +531,21 @@ fn all_specs() -> Vec<Spec> {
     let shapes = [(1, 80, 80), (2, 20, 12), (4, 256, 256), (8, 128, 128)];
     specs.extend(shapes.map(|(group, head_dim, value_dim)| Spec::Attention { group, head_dim, value_dim }));
     let shapes = [(64, 64, 8), (80, 96, 8), (128, 128, 8), (256, 256, 4)];
-    let decode = |(head_dim, value_dim, warps)| {
-        let soft_cap = head_dim == 256;
-        Spec::DecodeAttention { head_dim, value_dim, warps, soft_cap }
+    let decode = |(head_dim, value_dim, warps)| Spec::DecodeAttention {
+        head_dim,
+        value_dim,
+        warps,
+        heads: 28,
+        kv_heads: if head_dim == 80 { 2 } else { 4 },
+        page_len: 64,
+        soft_cap: head_dim == 256,
+        window: head_dim == 256,
+        sinks: head_dim == 64,
+        before: (head_dim != 80).then_some(HeadsBefore {
+            norms: if head_dim == 256 { 3 } else { 0 },
+            pairs: head_dim / 2,
+            interleaved: head_dim == 64,
+        }),
     };
     specs.extend(shapes.map(decode));
     specs

@@ -20,9 +20,11 @@ const COUNTS: [usize; 3] = [1, 64, 256];
 /// Blocks for a row, at most, and threads of a block, as in `largest.cu`: a thread reads what one block found.
 const MOST_BLOCKS: usize = 128;
 const THREADS: usize = 256;
-/// Blocks for a row, where a list is found, and elements among which it is, as in `largest.cu`. Where blocks are few, many of
-/// the largest elements are those of the same threads.
-const LIST_BLOCKS: [usize; 2] = [4, 16];
+/// Blocks for a row, where a list is found, at least: where they are few, many of the largest elements are those of the same
+/// threads.
+const FEWEST_BLOCKS: usize = 4;
+/// Keys that the last block of a row holds, and elements among which the list is found, as in `largest.cu`.
+const MOST_KEYS: usize = 16 * THREADS;
 const MOST_FOUND: usize = 2048;
 
 #[repr(C)]
@@ -48,6 +50,7 @@ struct HighestArgs {
     found: u64,
     cols: u32,
     count: u32,
+    together: u32,
 }
 
 /// Rows of floats in a buffer, and how many of the largest elements of each are wanted.
@@ -136,10 +139,10 @@ impl LargestRows {
             let args = LargestArgs { x, partial, done, out, cols: rows.cols as u32 };
             return Ok(vec![launch("largest", blocks, argument(args))?]);
         }
-        let [fewest, most] = LIST_BLOCKS;
-        let blocks = per_row.clamp(fewest, most).min(threads_of_row);
-        // Of each row the list, the keys of all threads, and the threshold.
-        let [list, tops] = [MOST_FOUND * 8, blocks * THREADS * 4].map(|each| rows.rows * each);
+        let blocks = per_row.max(FEWEST_BLOCKS).min(threads_of_row);
+        let together = (blocks * THREADS).div_ceil(MOST_KEYS).next_power_of_two();
+        // Of each row the list, the keys of all groups of threads, and the threshold.
+        let [list, tops] = [MOST_FOUND * 8, blocks * THREADS / together * 4].map(|each| rows.rows * each);
         let list_at = get(Region::Largest, list + tops + rows.rows * 4)?;
         let args = HighestArgs {
             x,
@@ -152,6 +155,7 @@ impl LargestRows {
             found: out + (MOST_ELEMENTS * 8) as u64,
             cols: rows.cols as u32,
             count: rows.count as u32,
+            together: together as u32,
         };
         ["highest_threshold", "highest_list"]
             .into_iter()

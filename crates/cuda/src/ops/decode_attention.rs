@@ -5,7 +5,7 @@ use super::Lowering;
 use super::heads::HeadsArgs;
 use crate::buffers::cache_type;
 use crate::checks::Check;
-use crate::kernels::Spec;
+use crate::kernels::{HeadsBefore, Spec};
 use crate::scratch::Region;
 use crate::step::{Step, invariant};
 use graph::ops::Attention;
@@ -29,17 +29,12 @@ struct DecodeAttentionArgs {
     cache_rows: u64,
     partial: u64,
     done: u64,
+    sinks: u64,
     sequences: u32,
     max_pages: u32,
-    page_len: u32,
     limit: u32,
-    heads: u32,
-    kv_heads: u32,
-    groups: u32,
     window: u32,
     least: u32,
-    pairs: u32,
-    interleaved: u32,
     scale: f32,
     soft_cap: f32,
     epsilon: f32,
@@ -207,17 +202,12 @@ impl Lowering<'_> {
             cache_rows: before.cache_rows,
             partial,
             done,
+            sinks: 0,
             sequences: pages.shape.rows as u32,
             max_pages: pages.shape.cols as u32,
-            page_len: step.page_len as u32,
             limit: rows as u32,
-            heads: op.heads as u32,
-            kv_heads: op.kv_heads as u32,
-            groups: groups as u32,
             window: window as u32,
             least: LEAST_KEYS as u32,
-            pairs: before.pairs,
-            interleaved: before.interleaved,
             scale: op.scale,
             soft_cap: op.soft_cap.unwrap_or(0.0),
             epsilon: before.epsilon,
@@ -232,7 +222,17 @@ impl Lowering<'_> {
             head_dim: op.head_dim as u32,
             value_dim: op.value_dim as u32,
             warps: warps as u32,
+            heads: op.heads as u32,
+            kv_heads: op.kv_heads as u32,
+            page_len: step.page_len as u32,
             soft_cap: op.soft_cap.is_some(),
+            window: window > 0,
+            sinks: false,
+            before: (before.k != 0).then_some(HeadsBefore {
+                norms: u32::from(before.q_norm != 0) | u32::from(before.k_norm != 0) << 1,
+                pairs: before.pairs,
+                interleaved: before.interleaved != 0,
+            }),
         };
         self.launch(spec, [splits, blocks, tokens], warps as u32 * 32, shared, args)
     }

@@ -2,7 +2,7 @@
 
 use super::hopper::Gate;
 use super::{Lowering, elementwise};
-use crate::kernels::{GemmConfig, MatvecShape, Spec};
+use crate::kernels::{GemmConfig, MatvecShape, NormKind, Spec};
 use crate::scratch::Region;
 use crate::step::{Step, typed};
 use crate::tiled;
@@ -61,13 +61,11 @@ struct MatvecArgs {
     norm: u64,
     residual: u64,
     parts: [Part; 3],
-    cols: u32,
-    padded: u32,
     tiles: u32,
-    normed: u32,
     epsilon: f32,
-    per_col: f32,
-    activation: i32,
+    matrices: u32,
+    products_per_row: u32,
+    chosen: u64,
 }
 
 #[repr(C)]
@@ -98,6 +96,10 @@ struct GemmArgs {
     tiles: u32,
     units: u32,
     units_per_split: u32,
+    matrices: u32,
+    products_per_row: u32,
+    order: u64,
+    work: u64,
 }
 
 #[repr(C)]
@@ -231,16 +233,20 @@ impl Lowering<'_> {
             norm: x.norm.map_or(0, |norm| norm.weight),
             residual: products[0].residual,
             parts,
-            cols: x.x.shape.cols as u32,
-            padded: x.x.shape.cols.next_multiple_of(PADDING) as u32,
             tiles,
-            normed: u32::from(x.norm.is_some()),
             epsilon: x.norm.map_or(0.0, |norm| norm.epsilon),
-            per_col: 1.0 / x.x.shape.cols as f32,
-            activation: gate.unwrap_or(0),
+            matrices: 0,
+            products_per_row: 0,
+            chosen: 0,
         };
         let MatvecPlan { formats, shape, shared } = plan;
-        let spec = Spec::Matvec { formats, gated: gate.is_some(), shape };
+        let norm = match x.norm {
+            None => NormKind::None,
+            Some(norm) if norm.weight == 0 => NormKind::Plain,
+            Some(_) => NormKind::Weighted,
+        };
+        let cols = x.x.shape.cols as u32;
+        let spec = Spec::Matvec { formats, shape, cols, norm, gate, chosen: false };
         let threads = shape.teams * shape.warps * 32;
         let blocks = tiles.min(self.device.multiprocessors);
         self.launch(spec, [blocks as usize, 1, 1], threads, shared, args)
@@ -303,8 +309,12 @@ impl Lowering<'_> {
             tiles: weight.shape.tiles,
             units: units as u32,
             units_per_split: per_split as u32,
+            matrices: 0,
+            products_per_row: 0,
+            order: 0,
+            work: 0,
         };
-        let spec = Spec::Gemm(weight.format, config);
+        let spec = Spec::Gemm { format: weight.format, config, chosen: false };
         let shared = config.shared(record) as usize;
         self.launch(spec, [token_blocks, row_blocks, splits], config.threads(), shared, args)?;
         if splits > 1 {

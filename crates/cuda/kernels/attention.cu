@@ -16,18 +16,11 @@
 #define THREADS 256
 #define PER_KEY (THREADS / KEYS)
 
-struct AttentionArgs {
-    const float *q;
-    float *out;
-    const u8 *keys, *values;
-    const int *positions, *ranges, *pages;
+struct AttentionArgs : Attended {
     float *partial; // [tokens, blocks of heads, splits, GROUP, value_dim + 2]
     u32 *done;      // [tokens, blocks of heads], zero between launches
-    u32 tokens, sequences, max_pages, page_len, cache_rows;
-    u32 heads, kv_heads, groups; // groups: blocks of heads for each KV head
-    u32 window, splits; // window 0: all keys
+    u32 groups, splits; // groups: blocks of heads for each KV head
     int key_type, value_type;
-    float scale, soft_cap; // 0: none
 };
 
 __device__ __forceinline__ float scored(const AttentionArgs &a, float s) {
@@ -88,7 +81,12 @@ extern "C" __global__ void __launch_bounds__(THREADS) attention(const __grid_con
         u32 h = i / q_stride, c = i % q_stride;
         q[i] = h < count && c < HEAD_DIM ? a.q[((u64)token * a.heads + head0 + h) * HEAD_DIM + c] : 0;
     }
-    if (threadIdx.x < GROUP) tops[threadIdx.x] = -INFINITE, sums[threadIdx.x] = 0;
+    if (threadIdx.x < GROUP) {
+        // A sink is a score without a value.
+        const bool has_sink = a.sinks && blockIdx.x == 0 && threadIdx.x < count;
+        tops[threadIdx.x] = has_sink ? a.sinks[head0 + threadIdx.x] : -INFINITE;
+        sums[threadIdx.x] = has_sink ? 1 : 0;
+    }
     // A column of the values for each thread; where there are fewer columns, several threads share the keys.
     constexpr u32 lanes = VALUE_DIM > 128 ? 256 : VALUE_DIM > 64 ? 128 : VALUE_DIM > 32 ? 64 : 32, parts = THREADS / lanes;
     const u32 col = threadIdx.x % lanes, part = threadIdx.x / lanes;

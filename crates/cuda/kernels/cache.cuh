@@ -2,6 +2,25 @@
 #pragma once
 #include "decode.cuh"
 
+__device__ __forceinline__ float power_of_two(float x) {
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
+// What attention reads, and where its results go: the same for all its kernels.
+struct Attended {
+    const float *q; // [tokens, heads * key width]
+    float *out;     // [tokens, heads * value width]
+    u8 *keys, *values;
+    const int *positions, *ranges, *pages;
+    const float *sinks; // of each head, or null
+    u32 tokens, sequences, max_pages, page_len, cache_rows;
+    u32 heads, kv_heads;
+    u32 window; // 0: all keys
+    float scale, soft_cap; // soft cap 0: none
+};
+
 // A run of 32 elements of a row, element `lane` in each lane of a warp.
 __device__ __forceinline__ void store_run(u8 *row, int type, u32 first, int lane, float v, bool inside) {
     u32 i = first + lane;

@@ -86,11 +86,11 @@ __device__ __forceinline__ u32 shared_address(const void *p) { return (u32)__cvt
 // Four matrices of 8 x 8 halves, whose rows' addresses the lanes give: eight lanes for each matrix.
 __device__ __forceinline__ void load_matrices(u32 (&m)[4], const void *p) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
-                 : "=r"(m[0]), "=r"(m[1]), "=r"(m[2]), "=r"(m[3]) : "r"(shared_address(p)));
+                 : "=r"(m[0]), "=r"(m[1]), "=r"(m[2]), "=r"(m[3]) : "r"(shared_address(p)) : "memory");
 }
 __device__ __forceinline__ void load_transposed(u32 (&m)[4], const void *p) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
-                 : "=r"(m[0]), "=r"(m[1]), "=r"(m[2]), "=r"(m[3]) : "r"(shared_address(p)));
+                 : "=r"(m[0]), "=r"(m[1]), "=r"(m[2]), "=r"(m[3]) : "r"(shared_address(p)) : "memory");
 }
 
 __device__ __forceinline__ void copy16(void *shared, const void *global) {

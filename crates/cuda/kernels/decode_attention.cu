@@ -40,35 +40,17 @@
 #define SLOT_HALVES (TILE_KEYS * (KEY_STRIDE > VALUE_STRIDE ? KEY_STRIDE : VALUE_STRIDE))
 #define LOG2_E 1.4426950408889634f
 
-struct DecodeAttentionArgs {
-    const float *q;               // [tokens, heads * HEAD_DIM]
+struct DecodeAttentionArgs : Attended {
     const float *k, *v;           // of the new token, before norm and rotation; or null: they are in the cache
     const float *q_norm, *k_norm; // weights, or null
     const float2 *angles;         // cosines and sines of the pairs, or null
-    float *out;
-    u8 *keys, *values;
-    const int *positions, *ranges, *pages;
-    const int *cache_rows; // where the new key goes
-    float *partial;        // [tokens, blocks of heads, splits, HEADS, VALUE_DIM + 4]: top and sum after the values
-    u32 *done;             // [tokens, blocks of heads], zero between launches
-    const float *sinks;    // of each head
-    u32 sequences, max_pages, limit; // limit: rows of the cache
-    u32 window, least;               // least: keys of a block where there are several
-    float scale, soft_cap, epsilon;
+    const int *new_rows;          // where the new key goes
+    float *partial; // [tokens, blocks of heads, splits, HEADS, VALUE_DIM + 4]: top and sum after the values
+    u32 *done;      // [tokens, blocks of heads], zero between launches
+    u32 least;      // keys of a block where there are several
+    float epsilon;
 };
 
-__device__ __forceinline__ void load_matrices(u32 (&r)[4], const u16 *p) {
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
-                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-                 : "r"(shared_address(p))
-                 : "memory");
-}
-__device__ __forceinline__ void load_transposed(u32 (&r)[4], const u16 *p) {
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
-                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-                 : "r"(shared_address(p))
-                 : "memory");
-}
 // From where all multiprocessors see it.
 __device__ __forceinline__ float4 load_shared_by_all(const float *p) {
     float4 v;
@@ -79,12 +61,6 @@ __device__ __forceinline__ float2 load_pair_by_all(const float *p) {
     float2 v;
     asm volatile("ld.global.cg.v2.f32 {%0,%1}, [%2];" : "=f"(v.x), "=f"(v.y) : "l"(p));
     return v;
-}
-
-__device__ __forceinline__ float power_of_two(float x) {
-    float y;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-    return y;
 }
 
 // What a warp has found: of head `lane / 4`, the columns `8 n + 2 (lane % 4)` and the one after it.
@@ -191,7 +167,7 @@ __device__ __forceinline__ u32 rows_of_tile(const DecodeAttentionArgs &a, const 
     const u32 key = min(first + threadIdx.x % 16, end - 1);
     const u32 row = (u32)table[key / PAGE_LEN] * PAGE_LEN + key % PAGE_LEN;
     // The host has checked it; this keeps a broken promise inside the cache.
-    return row < a.limit ? row : 0;
+    return row < a.cache_rows ? row : 0;
 }
 // A tile of keys or values, `DIM` wide, into shared memory.
 template <int DIM, int STRIDE>
@@ -262,9 +238,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2) decode_attention(const 
     if (makes_new) {
 #pragma unroll 1
         for (int i = lane; i < 2 * SLOT_HALVES / 8; i += 32) ((uint4 *)new_tiles)[i] = make_uint4(0, 0, 0, 0);
-        new_row = BEFORE ? (u32)a.cache_rows[token] : (u32)table[last_key / PAGE_LEN] * PAGE_LEN + last_key % PAGE_LEN;
+        new_row = BEFORE ? (u32)a.new_rows[token] : (u32)table[last_key / PAGE_LEN] * PAGE_LEN + last_key % PAGE_LEN;
         // The host has checked it; this keeps a broken promise inside the cache.
-        new_row = new_row < a.limit ? new_row : 0;
+        new_row = new_row < a.cache_rows ? new_row : 0;
         __syncwarp();
     }
     u16 *cached_key = (u16 *)a.keys + ((u64)new_row * KV_HEADS + kv) * HEAD_DIM;

@@ -1,13 +1,13 @@
 // Element by element, and copies.
 #include "common.cuh"
 
-enum { ADD, MUL, SCALE, ACTIVATION, SOFT_CAP, GATED };
+enum { ADD, MUL, SCALE, ACTIVATION, SOFT_CAP, GATED, CLAMPED };
 struct ElementwiseArgs {
     const float *a, *b;
     float *out;
     u32 elements, b_elements; // b is repeated
     int op, activation;
-    float factor;
+    float factor, limit;
 };
 extern "C" __global__ void __launch_bounds__(256) elementwise(const __grid_constant__ ElementwiseArgs e) {
     let_next_start();
@@ -20,6 +20,10 @@ extern "C" __global__ void __launch_bounds__(256) elementwise(const __grid_const
         case SCALE: y = e.factor * a; break;
         case ACTIVATION: y = activate(e.activation, a); break;
         case SOFT_CAP: y = e.factor * tanhf(a / e.factor); break;
+        case CLAMPED:
+            a = fminf(a, e.limit), b = fminf(fmaxf(b, -e.limit), e.limit);
+            y = (b + 1.0f) * a / (1.0f + expf(-e.factor * a));
+            break;
         default: y = activate(e.activation, a) * b;
         }
         e.out[i] = y;

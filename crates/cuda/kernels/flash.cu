@@ -19,22 +19,7 @@
 #define THREADS (WARPS * 32)
 #define ROWS (WARPS * 16)
 
-struct FlashArgs {
-    const float *q;
-    float *out;
-    const u8 *keys, *values;
-    const int *positions, *ranges, *pages;
-    u32 sequences, max_pages, page_len, cache_rows;
-    u32 heads, kv_heads;
-    u32 window; // 0: all keys
-    float scale, soft_cap; // 0: none
-};
-
-__device__ __forceinline__ float power_of_two(float x) {
-    float y;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-    return y;
-}
+typedef Attended FlashArgs;
 
 // How COUNT rows of DIM halves lie in shared memory: for products of warpgroups in swizzled panels of 64 columns, else
 // 16 bytes longer than they need, so that the lanes of a load meet different banks.
@@ -228,6 +213,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, WARPS == 8 && HEAD_DIM <= 
     for (int n = 0; n < VALUE_DIM / 8; n++)
 #pragma unroll
         for (int k = 0; k < 4; k++) out[n][k] = 0;
+    if (a.sinks) {
+        // A sink is a score without a value, in the sum of one of four lanes.
+#pragma unroll
+        for (int r = 0; r < 2; r++) {
+            top[r] = a.sinks[kv * per_kv + (row0 + warp * 16 + g + 8 * r) % per_kv] * 1.4426950408889634f;
+            sum[r] = t == 0 ? 1 : 0;
+        }
+    }
 
     Share<HEAD_DIM> key_share;
     Share<VALUE_DIM> value_share;

@@ -8,8 +8,7 @@
 // place of groups. Float weights are multiplied as halves, with the activations as a half and what it leaves.
 //
 // What a launch costs beside its weights is, more than all else, instructions that are not in the caches of the
-// multiprocessor yet: so all that is known when the kernel is compiled is a constant, and one warp goes through the code
-// ahead of the others.
+// multiprocessor yet: so all that is known when the kernel is compiled is a constant, and leaves no code behind.
 //
 // There is one block for each multiprocessor, since every block reads and prepares all activations. Its TEAMS teams of
 // WARPS warps each take tile after tile. A tile's records lie side by side, so one bulk copy brings a unit for every warp of
@@ -314,11 +313,10 @@ template <int F0, int F1, int F2, bool GATED> struct Matvec {
     __device__ __forceinline__ void barrier() const {
         asm volatile("bar.sync %0, %1;" ::"r"(1 + team), "n"(WARPS * 32) : "memory");
     }
-    // The units of a tile in a part. The sums of each warp go to `to`. Where it is not `real`, one unit alone, and nothing
-    // is left behind.
+    // The units of a tile in a part. The sums of each warp go to `to`.
     template <int F>
     __device__ __forceinline__ void
-    run(bool real, Place &ahead, u32 &slot, u32 &phase, const u8 *x, Lane &l, float *to) const {
+    run(Place &ahead, u32 &slot, u32 &phase, const u8 *x, Lane &l, float *to) const {
         if constexpr (F >= 0) {
             constexpr u32 units = units_of<F>();
             float acc[2] = {0, 0};
@@ -337,7 +335,6 @@ template <int F0, int F1, int F2, bool GATED> struct Matvec {
                         if (l.t == 0) to[l.g + 8 * r] = acc[r];
                     }
                 }
-                if (!real) break;
                 // All have read the slot, and at the end of the part have left their sums.
                 barrier();
                 fetch(ahead, slot);
@@ -347,11 +344,11 @@ template <int F0, int F1, int F2, bool GATED> struct Matvec {
         }
     }
     __device__ __forceinline__ void
-    run_part(u32 part, bool real, Place &ahead, u32 &slot, u32 &phase, const u8 *x, Lane &l, float *to) const {
+    run_part(u32 part, Place &ahead, u32 &slot, u32 &phase, const u8 *x, Lane &l, float *to) const {
         const u32 k = kind(part);
-        if (ONE_FORMAT || k == 0) run<F0>(real, ahead, slot, phase, x, l, to);
-        else if (k == 1) run<F1 == F0 ? -1 : F1>(real, ahead, slot, phase, x, l, to);
-        else run<F2 == F0 || F2 == F1 ? -1 : F2>(real, ahead, slot, phase, x, l, to);
+        if (ONE_FORMAT || k == 0) run<F0>(ahead, slot, phase, x, l, to);
+        else if (k == 1) run<F1 == F0 ? -1 : F1>(ahead, slot, phase, x, l, to);
+        else run<F2 == F0 || F2 == F1 ? -1 : F2>(ahead, slot, phase, x, l, to);
     }
 };
 
@@ -365,21 +362,6 @@ __device__ __forceinline__ float4 read4(const float *row, u32 col) {
         if (col + 1 < COLS) v.y = row[col + 1];
         if (col + 2 < COLS) v.z = row[col + 2];
         if (col + 3 < COLS) v.w = row[col + 3];
-    }
-    return v;
-}
-// The same from where all multiprocessors see it: what was read before is not kept.
-__device__ __forceinline__ float4 read4_by_all(const float *row, u32 col) {
-    float4 v = make_float4(0, 0, 0, 0);
-    if (COLS % 4 == 0) {
-        if (col < COLS)
-            asm volatile("ld.global.cg.v4.f32 {%0,%1,%2,%3}, [%4];"
-                         : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w) : "l"(row + col) : "memory");
-    } else {
-        float *each = &v.x;
-#pragma unroll
-        for (int i = 0; i < 4; i++)
-            if (col + i < COLS) asm volatile("ld.global.cg.f32 %0, [%1];" : "=f"(each[i]) : "l"(row + col + i) : "memory");
     }
     return v;
 }
@@ -485,7 +467,7 @@ __device__ __forceinline__ float place_all(const MatvecArgs &a, u8 *x, float sca
 #pragma unroll
             for (int j = 0; j < 2; j++) {
                 const u32 col = chunk_column(first + n * THREADS) + 16 * j;
-                v[n][j] = read4_by_all(a.x, col);
+                v[n][j] = read4(a.x, col);
                 if (NORM == WEIGHTED) w[n][j] = ONE_CHUNK ? norm[j] : read4(a.norm, col);
             }
 #pragma unroll
@@ -524,6 +506,8 @@ __device__ __forceinline__ float prepare(const MatvecArgs &a, u8 *x, float *scra
         squares = warp_sum(squares);
         if (threadIdx.x % 32 == 0) scratch[threadIdx.x / 32] = squares;
     }
+    // With this barrier all threads see the barriers of the ring too.
+    __syncthreads();
     return 1.0f / scale;
 }
 
@@ -564,62 +548,51 @@ __device__ __forceinline__ void matvec(const MatvecArgs &a, const MatvecArgs &wh
         for (int i = 0; i < DEPTH; i++) barrier_init(m.barriers + i * 8);
         barriers_ready();
     }
-    __syncwarp();
 #endif
 #pragma unroll 1
     for (int i = 0; i < DEPTH; i++) m.fetch(ahead, i);
     float4 norm[2];
     read_norm(a, norm);
+    after_previous();
+    const float unscale = prepare<S>(a, x, scratch, norm);
+    float factor = unscale;
 
     u32 slot = 0, phase = 0, flip = 0;
     Lane l;
-    // While the launch before still runs, the first warp goes through all of it with what is there, for the sake of the
-    // instructions. It takes nothing with it, and writes to shared memory alone what it will write again.
-    const bool goes_ahead = __CUDA_ARCH__ >= 900 && !S::IS_FLOAT && !CHOSEN && threadIdx.x < 32;
 #pragma unroll 1
-    for (u32 pass = goes_ahead ? 0 : 1; pass < 2; pass++) {
-        const bool real = pass == 1;
-        if (real) after_previous();
-        const float unscale = prepare<S>(a, x, scratch, norm);
-        // With this barrier all threads see the barriers of the ring.
-        if (real) __syncthreads();
-        float factor = unscale;
+    for (u32 tile = m.first_tile(); tile < a.tiles; tile += gridDim.x * TEAMS, flip ^= 1) {
+        u32 local = tile, part = 0;
+        if constexpr (!GATED) part = m.locate(tile, local);
+        const Part &p = a.parts[part];
+        const u32 row = local * 16 + l.lane % 16;
+        const bool sums = m.warp == 0, writes = sums && l.lane < 16 && row < p.rows;
+        // Read now, so that the end need not wait.
+        float more = 0;
+        if (!GATED && writes) {
+            if (p.bias) more = p.bias[row];
+            if (a.residual && part == 0) more += a.residual[row];
+        }
+        float *to = added + flip * (2 * WARPS * 16);
 #pragma unroll 1
-        for (u32 tile = m.first_tile(); tile < a.tiles; tile += gridDim.x * TEAMS, flip ^= 1) {
-            u32 local = tile, part = 0;
-            if constexpr (!GATED) part = m.locate(tile, local);
-            const Part &p = a.parts[part];
-            const u32 row = local * 16 + l.lane % 16;
-            const bool sums = m.warp == 0, writes = sums && l.lane < 16 && row < p.rows;
-            // Read now, so that the end need not wait.
-            float more = 0;
-            if (!GATED && writes) {
-                if (p.bias) more = p.bias[row];
-                if (a.residual && part == 0 && real) more += a.residual[row];
+        for (u32 i = 0; i <= GATED; i++)
+            m.run_part(GATED ? i : part, ahead, slot, phase, x, l, to + (i * WARPS + m.warp) * 16);
+        if (sums) {
+            if (NORM != NONE && tile == m.first_tile()) {
+                float squares = warp_sum(l.lane < TEAMS * WARPS ? scratch[l.lane] : 0);
+                factor = unscale * rsqrtf(squares * (1.0f / COLS) + a.epsilon);
             }
-            float *to = added + flip * (2 * WARPS * 16);
-#pragma unroll 1
-            for (u32 i = 0; i <= GATED; i++)
-                m.run_part(GATED ? i : part, real, ahead, slot, phase, x, l, to + (i * WARPS + m.warp) * 16);
-            if (sums) {
-                if (NORM != NONE && tile == m.first_tile()) {
-                    float squares = warp_sum(real && l.lane < TEAMS * WARPS ? scratch[l.lane] : 0);
-                    factor = unscale * rsqrtf(squares * (1.0f / COLS) + a.epsilon);
-                }
-                // Half of the warps' sums in each half of the lanes.
-                float v[2] = {0, 0};
+            // Half of the warps' sums in each half of the lanes.
+            float v[2] = {0, 0};
 #pragma unroll
-                for (int i = 0; i <= GATED; i++) {
+            for (int i = 0; i <= GATED; i++) {
 #pragma unroll
-                    for (int w = 0; w < WARPS; w += 2)
-                        if (w + 1 < WARPS || l.lane < 16) v[i] += to[(i * WARPS + w) * 16 + l.lane];
-                    v[i] += __shfl_xor_sync(FULL, v[i], 16);
-                    v[i] *= factor;
-                    if constexpr (S::IS_FLOAT) v[i] /= weight_scale(whole.parts[part + i].weight);
-                }
-                if (writes && real) p.out[row] = GATED ? activate(ACTIVATION, v[0]) * v[1] : v[0] + more;
+                for (int w = 0; w < WARPS; w += 2)
+                    if (w + 1 < WARPS || l.lane < 16) v[i] += to[(i * WARPS + w) * 16 + l.lane];
+                v[i] += __shfl_xor_sync(FULL, v[i], 16);
+                v[i] *= factor;
+                if constexpr (S::IS_FLOAT) v[i] /= weight_scale(whole.parts[part + i].weight);
             }
-            if (!real) break;
+            if (writes) p.out[row] = GATED ? activate(ACTIVATION, v[0]) * v[1] : v[0] + more;
         }
     }
 }

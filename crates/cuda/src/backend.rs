@@ -5,7 +5,7 @@ use crate::buffers::{Buffers, States, cache_type, out_of_memory};
 use crate::driver::{self, Device, Event, Launch, Pinned, Stream, argument};
 use crate::kernels::{Kernels, Spec};
 use crate::largest::{LargestRows, Rows};
-use crate::ops::{Lowering, WIDEST_KEY, WIDEST_VALUE, device_error};
+use crate::ops::{Lowering, WIDEST_KEY, WIDEST_VALUE, device_error, is_tiled};
 use crate::program::{Program, Replay, Upload};
 use crate::scratch::Scratch;
 use crate::step::{Step, uses};
@@ -467,7 +467,7 @@ fn supports(query: &OpQuery<'_>) -> bool {
         Op::KvStore(_) | Op::KvLoad(_) => activations && is_cache(query.state, None),
         Op::Attention(op) => {
             activations
-                && op.sinks.is_none()
+                && weights_are(is_vector)
                 && op.head_dim <= WIDEST_KEY
                 && op.value_dim <= WIDEST_VALUE
                 && is_cache(query.state, Some([op.head_dim, op.value_dim]))
@@ -475,10 +475,9 @@ fn supports(query: &OpQuery<'_>) -> bool {
         Op::FusedQkv(_) => activations && matrices(3) && is_cache(query.state, None),
         Op::QkvBiasRopeStore(_) => activations && weights_are(is_vector) && is_cache(query.state, None),
         Op::FusedFfn(_) => activations && matrices(2),
-        // No kernels.
-        Op::ClampedSwiGlu(_) | Op::TopK(_) | Op::GatherCols | Op::ExpertMatMul(_) | Op::CombineExperts => {
-            false
-        }
+        Op::ClampedSwiGlu(_) | Op::GatherCols | Op::CombineExperts => activations,
+        Op::TopK(_) => query.output == DType::I32 && query.inputs == [DType::F32],
+        Op::ExpertMatMul(_) => activations && matrices(1),
     }
 }
 
@@ -579,7 +578,7 @@ impl Backend for CudaBackend {
         self.invalidate();
         let op = &graph.node(node).op;
         let matrices = match op {
-            Op::MatMul(_) => 1,
+            Op::MatMul(_) | Op::ExpertMatMul(_) => 1,
             Op::FusedQkv(_) => 3,
             Op::FusedFfn(_) => 2,
             _ => 0,
@@ -587,7 +586,12 @@ impl Backend for CudaBackend {
         for (index, id) in op.weights().into_iter().enumerate() {
             let info = graph.weight(id);
             self.weights.check(&info.name, info.format, info.rows, info.cols)?;
-            let made = if matches!(op, Op::GetRows(_)) {
+            let is_raw = match op {
+                Op::GetRows(_) => true,
+                Op::ExpertMatMul(op) => index == 0 && !is_tiled(info.rows, op.experts),
+                _ => false,
+            };
+            let made = if is_raw {
                 self.weights.raw(&info.name, &self.stream).map(|_| ())
             } else if index < matrices {
                 self.weights.tiled(&info.name, &self.stream, &mut self.kernels).map(|_| ())

@@ -10,12 +10,13 @@ use std::sync::OnceLock;
 use std::{env, fs, ptr};
 
 /// The sources, and the headers that they include.
-const SOURCES: [(&str, &str); 15] = [
+const SOURCES: [(&str, &str); 16] = [
     ("attention.cu", include_str!("../kernels/attention.cu")),
     ("cache.cu", include_str!("../kernels/cache.cu")),
     ("combine.cu", include_str!("../kernels/combine.cu")),
     ("decode_attention.cu", include_str!("../kernels/decode_attention.cu")),
     ("elementwise.cu", include_str!("../kernels/elementwise.cu")),
+    ("experts.cu", include_str!("../kernels/experts.cu")),
     ("flash.cu", include_str!("../kernels/flash.cu")),
     ("gemm.cu", include_str!("../kernels/gemm.cu")),
     ("gemm_hopper.cu", include_str!("../kernels/gemm_hopper.cu")),

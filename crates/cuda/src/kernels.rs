@@ -211,6 +211,8 @@ pub(crate) enum Spec {
         /// Whether each row chooses among several matrices.
         chosen: bool,
     },
+    /// Products of any shape with the matrices of chosen experts.
+    ExpertRows(Format),
     /// Attention of a decode step.
     DecodeAttention {
         /// Width of queries and keys.
@@ -307,6 +309,9 @@ impl Spec {
                     format!("CHOSEN={}", u32::from(chosen)),
                 ];
                 ("gemm.cu", definitions, "gemm_kernel".into())
+            }
+            Spec::ExpertRows(format) => {
+                ("experts.cu", vec![format!("FORMAT={format}")], "expert_rows_kernel".into())
             }
             Spec::Hopper(format, c) => {
                 let definitions = vec![
@@ -475,6 +480,7 @@ fn all_specs() -> Vec<Spec> {
         ("cache.cu", "heads"),
         ("combine.cu", "combine"),
         ("elementwise.cu", "elementwise"),
+        ("experts.cu", "top_k"),
         ("halves.cu", "halves"),
         ("largest.cu", "largest"),
         ("norm.cu", "rms_norm"),
@@ -493,6 +499,7 @@ fn all_specs() -> Vec<Spec> {
     };
     for format in Format::ALL.into_iter().filter(|&format| tiled::record(format).is_some()) {
         specs.push(Spec::Repack(format));
+        specs.push(Spec::ExpertRows(format));
         specs.push(matvec([Some(format), None, None], None));
         specs.push(Spec::Gemm { format, config: GemmConfig::ALL[0], chosen: false });
         specs.extend(hopper(format, 8, false));
@@ -503,6 +510,18 @@ fn all_specs() -> Vec<Spec> {
     let mixed = [Format::Q4_K, Format::Q4_K, Format::Q6_K].map(Some);
     specs.push(matvec(mixed, None));
     specs.push(matvec([mixed[0], mixed[1], None], Some(0)));
+    // Experts.
+    let shape = MatvecShape { warps: 8, depth: 2, teams: 3 };
+    specs.extend([Format::Q4_K, Format::MXFP4, Format::F32].map(|format| Spec::Matvec {
+        formats: [Some(format), None, None],
+        shape,
+        cols: 2048,
+        norm: NormKind::None,
+        gate: None,
+        chosen: true,
+    }));
+    let config = GemmConfig::ALL[2];
+    specs.extend([Format::Q4_K, Format::MXFP4].map(|format| Spec::Gemm { format, config, chosen: true }));
     // Columns that are no whole number of loads, or more than a thread has at a time.
     let shape = MatvecShape { warps: 13, depth: 2, teams: 2 };
     specs.extend([30, 18_944].map(|cols| Spec::Matvec {

@@ -26,6 +26,10 @@ pub(crate) enum Region {
     Largest,
     /// How many of the parts of a row are done: zeros between launches.
     LargestDone,
+    /// Choices of experts in their order.
+    Order,
+    /// Blocks of products of chosen experts.
+    Work,
     /// Cosines and sines of one rotation.
     Angles(usize),
 }

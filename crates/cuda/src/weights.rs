@@ -220,7 +220,7 @@ impl Weights {
         Ok(address)
     }
 
-    /// The elements of a norm or a bias.
+    /// The elements of a norm, or of one or several biases.
     pub(crate) fn vector(&mut self, name: &str, stream: &Stream) -> Result<u64, BackendError> {
         let weight = self.get(name)?;
         if let Some(memory) = &weight.vector {
@@ -229,10 +229,10 @@ impl Weights {
         let WeightData { format, rows, cols, .. } = weight.data;
         let invariant = |found: String| BackendError::Invariant {
             what: format!("weight '{name}'"),
-            expected: "a vector of floats".into(),
+            expected: "floats".into(),
             found,
         };
-        if !is_vector(format) || (rows != 1 && cols != 1) {
+        if !is_vector(format) {
             return Err(invariant(format!("{format} {rows} x {cols}")));
         }
         let mut elements = vec![0.0f32; rows * cols];

@@ -2,9 +2,8 @@
 //! the store that come right before it become part of the launch.
 
 use super::Lowering;
+use super::attention::Attended;
 use super::heads::HeadsArgs;
-use crate::buffers::cache_type;
-use crate::checks::Check;
 use crate::kernels::{HeadsBefore, Spec};
 use crate::scratch::Region;
 use crate::step::{Step, invariant};
@@ -14,29 +13,16 @@ use graph::{BackendError, DType, NodeId, StatePart};
 #[repr(C)]
 #[derive(Clone, Copy)]
 struct DecodeAttentionArgs {
-    q: u64,
+    attended: Attended,
     k: u64,
     v: u64,
     q_norm: u64,
     k_norm: u64,
     angles: u64,
-    out: u64,
-    keys: u64,
-    values: u64,
-    positions: u64,
-    ranges: u64,
-    pages: u64,
-    cache_rows: u64,
+    new_rows: u64,
     partial: u64,
     done: u64,
-    sinks: u64,
-    sequences: u32,
-    max_pages: u32,
-    limit: u32,
-    window: u32,
     least: u32,
-    scale: f32,
-    soft_cap: f32,
     epsilon: f32,
 }
 
@@ -154,26 +140,13 @@ impl Lowering<'_> {
 
     /// Attention, and what came right before it if that is possible.
     pub(super) fn decode_attention(&mut self, step: &Step, op: &Attention) -> Result<(), BackendError> {
-        let state =
-            self.states.get(step.state.ok_or_else(|| invariant("state", "that of a layer", "none"))?)?;
-        let part = |part| {
-            let (rows, _, dtype) =
-                state.spec.part(part).ok_or_else(|| invariant("state", format!("{part:?}"), "none"))?;
-            cache_type(dtype).ok_or_else(|| invariant("cache", "a type that is known", dtype))?;
-            Ok::<_, BackendError>((rows, state.part(part)?.address()))
-        };
-        let (key_rows, keys) = part(StatePart::Key)?;
-        let (value_rows, values) = part(StatePart::Value)?;
-        let rows = key_rows.min(value_rows);
-        let [q, _, positions, ranges, _, pages] = step.inputs[..] else {
-            return Err(invariant("inputs", 6, step.inputs.len()));
-        };
-        let out = self.floats(&step.output)?;
-        let before = match self.take_heads(step, op, [keys, values, out]) {
+        let (mut attended, _) = self.attended(step, op)?;
+        let before = match self.take_heads(step, op, [attended.keys, attended.values, attended.out]) {
             Some(before) => before,
-            None => Before { q: self.floats(&q)?, ..Before::default() },
+            None => Before { q: attended.q, ..Before::default() },
         };
-        let tokens = q.shape.rows;
+        attended.q = before.q;
+        let tokens = attended.tokens as usize;
         let groups = (op.heads / op.kv_heads.max(1)).div_ceil(HEADS);
         let blocks = op.kv_heads * groups;
         let splits = (self.device.multiprocessors as usize / (tokens * blocks)).clamp(1, MOST_SPLITS);
@@ -184,32 +157,17 @@ impl Lowering<'_> {
                 (self.scratch(Region::Attention, partial)?, self.scratch(Region::Done, tokens * blocks * 4)?)
             }
         };
-        let window = op.window.unwrap_or(0).min(i32::MAX as usize);
-        self.check(Check::Pages { positions, ranges, pages, page_len: step.page_len, window, rows });
         let args = DecodeAttentionArgs {
-            q: before.q,
+            attended,
             k: before.k,
             v: before.v,
             q_norm: before.q_norm,
             k_norm: before.k_norm,
             angles: before.angles,
-            out,
-            keys,
-            values,
-            positions: self.ints(&positions)?,
-            ranges: self.ints(&ranges)?,
-            pages: self.ints(&pages)?,
-            cache_rows: before.cache_rows,
+            new_rows: before.cache_rows,
             partial,
             done,
-            sinks: 0,
-            sequences: pages.shape.rows as u32,
-            max_pages: pages.shape.cols as u32,
-            limit: rows as u32,
-            window: window as u32,
             least: LEAST_KEYS as u32,
-            scale: op.scale,
-            soft_cap: op.soft_cap.unwrap_or(0.0),
             epsilon: before.epsilon,
         };
         let warps = decode_warps(op.head_dim.max(op.value_dim));
@@ -226,8 +184,8 @@ impl Lowering<'_> {
             kv_heads: op.kv_heads as u32,
             page_len: step.page_len as u32,
             soft_cap: op.soft_cap.is_some(),
-            window: window > 0,
-            sinks: false,
+            window: attended.window > 0,
+            sinks: op.sinks.is_some(),
             before: (before.k != 0).then_some(HeadsBefore {
                 norms: u32::from(before.q_norm != 0) | u32::from(before.k_norm != 0) << 1,
                 pairs: before.pairs,

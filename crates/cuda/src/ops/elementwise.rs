@@ -3,7 +3,7 @@
 use super::Lowering;
 use crate::kernels::Spec;
 use crate::step::{Step, invariant};
-use graph::ops::{Activation, View};
+use graph::ops::{Activation, ClampedSwiGlu, View};
 use graph::{BackendError, Operand};
 
 // The numbers of the operations in `elementwise.cu`.
@@ -13,6 +13,7 @@ pub(super) const SCALE: i32 = 2;
 pub(super) const ACTIVATION: i32 = 3;
 pub(super) const SOFT_CAP: i32 = 4;
 pub(super) const GATED: i32 = 5;
+pub(super) const CLAMPED: i32 = 6;
 
 #[repr(C)]
 #[derive(Clone, Copy)]
@@ -25,6 +26,7 @@ struct ElementwiseArgs {
     op: i32,
     activation: i32,
     factor: f32,
+    limit: f32,
 }
 
 #[repr(C)]
@@ -76,6 +78,7 @@ impl Lowering<'_> {
         [a, out]: [Operand; 2],
         b: Option<Operand>,
         (op, factor, activation): (i32, f32, i32),
+        limit: f32,
     ) -> Result<(), BackendError> {
         let args = ElementwiseArgs {
             a: self.floats(&a)?,
@@ -86,22 +89,28 @@ impl Lowering<'_> {
             op,
             activation,
             factor,
+            limit,
         };
         let grid = self.elements_grid(out.shape.elements());
         self.launch(Spec::Plain("elementwise.cu", "elementwise"), grid, 256, 0, args)
     }
 
     pub(super) fn binary(&mut self, step: &Step, op: i32) -> Result<(), BackendError> {
-        self.elementwise([step.input(0)?, step.output], Some(step.input(1)?), (op, 0.0, 0))
+        self.elementwise([step.input(0)?, step.output], Some(step.input(1)?), (op, 0.0, 0), 0.0)
     }
 
     pub(super) fn unary(&mut self, step: &Step, op: i32, factor: f32, kind: i32) -> Result<(), BackendError> {
-        self.elementwise([step.input(0)?, step.output], None, (op, factor, kind))
+        self.elementwise([step.input(0)?, step.output], None, (op, factor, kind), 0.0)
     }
 
     pub(super) fn gated(&mut self, step: &Step, kind: Activation) -> Result<(), BackendError> {
         let (a, b) = (step.input(0)?, step.input(1)?);
-        self.elementwise([a, step.output], Some(b), (GATED, 0.0, activation(kind)))
+        self.elementwise([a, step.output], Some(b), (GATED, 0.0, activation(kind)), 0.0)
+    }
+
+    pub(super) fn clamped_swiglu(&mut self, step: &Step, op: &ClampedSwiGlu) -> Result<(), BackendError> {
+        let (gate, up) = (step.input(0)?, step.input(1)?);
+        self.elementwise([gate, step.output], Some(up), (CLAMPED, op.alpha, 0), op.limit)
     }
 
     /// `activation(a) * b`, of memory that no operand stands for.
@@ -113,8 +122,17 @@ impl Lowering<'_> {
     ) -> Result<(), BackendError> {
         let (elements, grid) = (elements as u32, self.elements_grid(elements));
         let activation = activation(kind);
-        let args =
-            ElementwiseArgs { a, b, out, elements, b_elements: elements, op: GATED, activation, factor: 0.0 };
+        let args = ElementwiseArgs {
+            a,
+            b,
+            out,
+            elements,
+            b_elements: elements,
+            op: GATED,
+            activation,
+            factor: 0.0,
+            limit: 0.0,
+        };
         self.launch(Spec::Plain("elementwise.cu", "elementwise"), grid, 256, 0, args)
     }
 

@@ -1,32 +1,11 @@
 //! Attention of prompts on the tensor cores: what `kernels/flash.cu` runs.
 
 use super::Lowering;
+use super::attention::Attended;
 use crate::kernels::Spec;
-use crate::step::Step;
 use graph::BackendError;
 use graph::ops::Attention;
 use quant::Format;
-
-#[repr(C)]
-#[derive(Clone, Copy)]
-struct FlashArgs {
-    q: u64,
-    out: u64,
-    keys: u64,
-    values: u64,
-    positions: u64,
-    ranges: u64,
-    pages: u64,
-    sequences: u32,
-    max_pages: u32,
-    page_len: u32,
-    cache_rows: u32,
-    heads: u32,
-    kv_heads: u32,
-    window: u32,
-    scale: f32,
-    soft_cap: f32,
-}
 
 /// Keys of a tile, and rows of a warp: as in the kernel.
 const KEYS: usize = 64;
@@ -35,16 +14,6 @@ const WARP_ROWS: usize = 16;
 const WIDEST: usize = 256;
 /// New tokens for each sequence, on average, from which tiles of rows pay.
 const FEWEST_TOKENS: usize = 2;
-
-/// The cache of a layer, as kernels know it: addresses of keys and values, their type, and rows.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Cache {
-    pub(super) keys: u64,
-    pub(super) values: u64,
-    pub(super) key_type: i32,
-    pub(super) value_type: i32,
-    pub(super) rows: usize,
-}
 
 /// The formats of caches whose elements are multiplied as halves, by their numbers.
 fn format_of(kind: i32) -> Option<Format> {
@@ -76,11 +45,17 @@ impl Shape {
     }
 }
 
-/// Whether the kernel takes these heads and this cache with so much shared memory, and the batch has prompts.
-pub(super) fn suits(op: &Attention, cache: Cache, [tokens, sequences]: [usize; 2], memory: usize) -> bool {
+/// Whether the kernel takes these heads and keys and values of these types with so much shared memory, and the batch has
+/// prompts.
+pub(super) fn suits(
+    op: &Attention,
+    [key_type, value_type]: [i32; 2],
+    [tokens, sequences]: [usize; 2],
+    memory: usize,
+) -> bool {
     let is_width = |width: usize| width.is_multiple_of(16) && width <= WIDEST;
-    cache.key_type == cache.value_type
-        && format_of(cache.key_type).is_some()
+    key_type == value_type
+        && format_of(key_type).is_some()
         && is_width(op.head_dim)
         && is_width(op.value_dim)
         && tokens >= FEWEST_TOKENS * sequences
@@ -91,36 +66,16 @@ impl Lowering<'_> {
     /// Attention that [`suits`].
     pub(super) fn flash(
         &mut self,
-        step: &Step,
         op: &Attention,
-        cache: Cache,
-        window: usize,
+        args: Attended,
+        [cache_type, _]: [i32; 2],
     ) -> Result<(), BackendError> {
-        let (q, positions, ranges, pages) = (step.input(0)?, step.input(2)?, step.input(3)?, step.input(5)?);
-        let (tokens, sequences) = (q.shape.rows, pages.shape.rows);
-        let args = FlashArgs {
-            q: self.floats(&q)?,
-            out: self.floats(&step.output)?,
-            keys: cache.keys,
-            values: cache.values,
-            positions: self.ints(&positions)?,
-            ranges: self.ints(&ranges)?,
-            pages: self.ints(&pages)?,
-            sequences: sequences as u32,
-            max_pages: pages.shape.cols as u32,
-            page_len: step.page_len as u32,
-            cache_rows: cache.rows as u32,
-            heads: op.heads as u32,
-            kv_heads: op.kv_heads as u32,
-            window: window as u32,
-            scale: op.scale,
-            soft_cap: op.soft_cap.unwrap_or(0.0),
-        };
+        let [tokens, sequences] = [args.tokens, args.sequences].map(|count| count as usize);
         let shape = Shape::of(op, self.kernels.hopper);
         let spec = Spec::Flash {
             head_dim: op.head_dim as u32,
             value_dim: op.value_dim as u32,
-            cache: format_of(cache.key_type).unwrap_or(Format::F16),
+            cache: format_of(cache_type).unwrap_or(Format::F16),
             warps: shape.warps as u32,
             hopper: shape.hopper,
         };
@@ -150,13 +105,7 @@ mod tests {
             soft_cap: None,
             sinks: None,
         };
-        let cache = |key: Format, value: Format| Cache {
-            keys: 0,
-            values: 0,
-            key_type: key.id() as i32,
-            value_type: value.id() as i32,
-            rows: 64,
-        };
+        let cache = |key: Format, value: Format| [key.id() as i32, value.id() as i32];
         let halves = cache(Format::F16, Format::F16);
         let memory = 227 << 10;
         let suits = |op: &Attention, cache, tokens| suits(op, cache, [tokens, 2], memory);

@@ -116,7 +116,7 @@ impl Lowering<'_> {
         let padded_tokens = tokens.next_multiple_of(config.tokens as usize);
         let panels = self.scratch(Region::Halves, padded_tokens * padded * 2)?;
         let unscale = self.scratch(Region::Unscale, tokens * 4)?;
-        if self.halves != Some(x.id) {
+        if self.halves != Some((x.id, padded_tokens)) {
             let (gate, activation) = match x.gate {
                 Some(gate) => (self.floats(&gate.by)?, elementwise::activation(gate.activation)),
                 None => (0, 0),
@@ -141,7 +141,7 @@ impl Lowering<'_> {
             let fours = padded / 4;
             let threads = fours.div_ceil(fours.div_ceil(MOST_PANEL_THREADS)).next_multiple_of(32);
             self.launch(Spec::Plain("panels.cu", "panels"), [tokens, 1, 1], threads as u32, held, args)?;
-            self.halves = Some(x.id);
+            self.halves = Some((x.id, padded_tokens));
         }
         Ok((panels, unscale, padded_tokens))
     }

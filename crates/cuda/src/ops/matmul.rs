@@ -127,10 +127,28 @@ const MOST_SPLITS: usize = 32;
 
 /// How the kernel for one row runs.
 #[derive(Clone, Copy, Debug)]
-struct MatvecPlan {
+pub(super) struct MatvecPlan {
     formats: [Option<Format>; 3],
     shape: MatvecShape,
     shared: usize,
+    /// Blocks for each product, at most.
+    blocks: u32,
+}
+
+/// A matrix for each row of results: one of several of the shape of [`Product::weight`], which lie below each other.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Chosen {
+    /// Matrices.
+    pub(super) matrices: u32,
+    /// Results of each row that is multiplied.
+    pub(super) per_row: u32,
+    /// Results; with an order, blocks of them.
+    pub(super) choices: usize,
+    /// Address of the numbers of matrices.
+    pub(super) indices: u64,
+    /// Addresses of the order of results by their matrices, and of the blocks, as `experts.cu` makes them.
+    pub(super) order: u64,
+    pub(super) work: u64,
 }
 
 /// The formats of up to three matrices.
@@ -159,14 +177,17 @@ impl Lowering<'_> {
         self.weights.tiled(name, self.stream, self.kernels)
     }
 
-    /// How the kernel for one row runs with these matrices; `None` if it cannot.
-    fn matvec_plan(
+    /// How the kernel for one row runs with these matrices in so many blocks, or one for each multiprocessor; `None` if it
+    /// cannot.
+    pub(super) fn matvec_plan(
         &self,
         formats: [Option<Format>; 3],
         cols: usize,
         tiles: u32,
         gated: bool,
+        blocks: Option<u32>,
     ) -> Option<MatvecPlan> {
+        let most_blocks = blocks.unwrap_or(self.device.multiprocessors);
         let given: Vec<Format> = formats.into_iter().flatten().collect();
         let is_float = |format: &Format| tiled::sums(*format).span == 0;
         if given.iter().any(is_float) != given.iter().all(is_float) {
@@ -183,7 +204,7 @@ impl Lowering<'_> {
         let most = (self.device.shared_memory as usize / blocks).saturating_sub(BLOCK_RESERVE);
         let mut best: Option<(f64, MatvecPlan)> = None;
         // No team without a tile: what its warps do before is in the way of the others.
-        let tiles_each = tiles.div_ceil(self.device.multiprocessors).max(1) as usize;
+        let tiles_each = tiles.div_ceil(most_blocks).max(1) as usize;
         for warps in 4..=MOST_WARPS.min(block_warps) {
             for teams in 1..=(block_warps / warps).min(tiles_each) {
                 // No more units ahead than a team takes in all.
@@ -199,20 +220,22 @@ impl Lowering<'_> {
                 let score = (tiles_each * units) as f64 / rounds as f64;
                 if best.is_none_or(|(other, _)| score > other * 1.02) {
                     let shape = MatvecShape { warps: warps as u32, depth: depth as u32, teams: teams as u32 };
-                    best = Some((score, MatvecPlan { formats, shape, shared }));
+                    best = Some((score, MatvecPlan { formats, shape, shared, blocks: most_blocks }));
                 }
             }
         }
         best.map(|(_, plan)| plan)
     }
 
-    /// One row times up to three matrices; the first two are a gated pair where `gate` has the activation.
-    fn matvec(
+    /// One row times up to three matrices, or several with a chosen one each; the first two are a gated pair where `gate` has
+    /// the activation.
+    pub(super) fn matvec(
         &mut self,
         x: Activations,
         products: &[Product],
         gate: Option<i32>,
         plan: MatvecPlan,
+        chosen: Option<Chosen>,
     ) -> Result<(), BackendError> {
         let mut parts = [Part::default(); 3];
         for (part, product) in parts.iter_mut().zip(products) {
@@ -235,21 +258,21 @@ impl Lowering<'_> {
             parts,
             tiles,
             epsilon: x.norm.map_or(0.0, |norm| norm.epsilon),
-            matrices: 0,
-            products_per_row: 0,
-            chosen: 0,
+            matrices: chosen.map_or(0, |chosen| chosen.matrices),
+            products_per_row: chosen.map_or(0, |chosen| chosen.per_row),
+            chosen: chosen.map_or(0, |chosen| chosen.indices),
         };
-        let MatvecPlan { formats, shape, shared } = plan;
+        let MatvecPlan { formats, shape, shared, blocks } = plan;
         let norm = match x.norm {
             None => NormKind::None,
             Some(norm) if norm.weight == 0 => NormKind::Plain,
             Some(_) => NormKind::Weighted,
         };
         let cols = x.x.shape.cols as u32;
-        let spec = Spec::Matvec { formats, shape, cols, norm, gate, chosen: false };
+        let spec = Spec::Matvec { formats, shape, cols, norm, gate, chosen: chosen.is_some() };
         let threads = shape.teams * shape.warps * 32;
-        let blocks = tiles.min(self.device.multiprocessors);
-        self.launch(spec, [blocks as usize, 1, 1], threads, shared, args)
+        let grid = [tiles.min(blocks) as usize, chosen.map_or(1, |chosen| chosen.choices), 1];
+        self.launch(spec, grid, threads, shared, args)
     }
 
     /// Activations as halves; they stay until the next.
@@ -258,7 +281,7 @@ impl Lowering<'_> {
         let padded = cols.next_multiple_of(PADDING);
         let halves = self.scratch(Region::Halves, tokens * padded * 2)?;
         let unscale = self.scratch(Region::Unscale, tokens * 4)?;
-        if self.halves != Some(x.id) {
+        if self.halves != Some((x.id, 0)) {
             let args = HalvesArgs {
                 x: self.floats(&x.x)?,
                 norm: x.norm.map_or(0, |norm| norm.weight),
@@ -270,24 +293,32 @@ impl Lowering<'_> {
                 epsilon: x.norm.map_or(0.0, |norm| norm.epsilon),
             };
             self.launch(Spec::Plain("halves.cu", "halves"), [tokens, 1, 1], 256, 0, args)?;
-            self.halves = Some(x.id);
+            self.halves = Some((x.id, 0));
         }
         Ok((halves, unscale, padded))
     }
 
-    /// Several rows times a matrix.
-    fn gemm(&mut self, x: Activations, product: &Product) -> Result<(), BackendError> {
+    /// Several rows times a matrix, or each times a chosen one in blocks that have an order.
+    pub(super) fn gemm(
+        &mut self,
+        x: Activations,
+        product: &Product,
+        config: GemmConfig,
+        chosen: Option<Chosen>,
+    ) -> Result<(), BackendError> {
         let (halves, unscale, padded) = self.halves(x)?;
         let (tokens, weight) = (x.x.shape.rows, product.weight);
-        let config = GemmConfig::of(tokens);
         let record = tiled::record(weight.format)
             .ok_or_else(|| crate::step::invariant("weight", "a format with products", weight.format))?;
         let row_blocks = weight.shape.tiles.div_ceil(config.block_tiles()) as usize;
-        let token_blocks = tokens.div_ceil(config.tokens() as usize);
+        let token_blocks = match chosen {
+            Some(chosen) => chosen.choices,
+            None => tokens.div_ceil(config.tokens() as usize),
+        };
         let units = weight.shape.units as usize;
         // Enough blocks for every multiprocessor to have two, where the columns allow.
         let wanted = (2 * self.device.multiprocessors as usize).div_ceil(row_blocks * token_blocks);
-        let is_small = row_blocks * token_blocks < self.device.multiprocessors as usize;
+        let is_small = chosen.is_none() && row_blocks * token_blocks < self.device.multiprocessors as usize;
         let splits = if is_small { wanted.clamp(1, units.min(MOST_SPLITS)) } else { 1 };
         let per_split = units.div_ceil(splits);
         let splits = units.div_ceil(per_split);
@@ -309,12 +340,12 @@ impl Lowering<'_> {
             tiles: weight.shape.tiles,
             units: units as u32,
             units_per_split: per_split as u32,
-            matrices: 0,
-            products_per_row: 0,
-            order: 0,
-            work: 0,
+            matrices: chosen.map_or(0, |chosen| chosen.matrices),
+            products_per_row: chosen.map_or(0, |chosen| chosen.per_row),
+            order: chosen.map_or(0, |chosen| chosen.order),
+            work: chosen.map_or(0, |chosen| chosen.work),
         };
-        let spec = Spec::Gemm { format: weight.format, config, chosen: false };
+        let spec = Spec::Gemm { format: weight.format, config, chosen: chosen.is_some() };
         let shared = config.shared(record) as usize;
         self.launch(spec, [token_blocks, row_blocks, splits], config.threads(), shared, args)?;
         if splits > 1 {
@@ -342,17 +373,19 @@ impl Lowering<'_> {
             let together = alike && products.len() <= 3 && products.iter().skip(1).all(|p| p.residual == 0);
             let groups = if together { vec![products] } else { products.chunks(1).collect() };
             let cols = x.x.shape.cols;
-            let plans =
-                groups.iter().map(|group| self.matvec_plan(formats_of(group), cols, tiles_of(group), false));
+            let plans = groups
+                .iter()
+                .map(|group| self.matvec_plan(formats_of(group), cols, tiles_of(group), false, None));
             if let Some(plans) = plans.collect::<Option<Vec<_>>>() {
                 let mut groups = groups.into_iter().zip(plans);
-                return groups.try_for_each(|(group, plan)| self.matvec(x, group, None, plan));
+                return groups.try_for_each(|(group, plan)| self.matvec(x, group, None, plan, None));
             }
         }
         if self.kernels.hopper {
             return self.multiply_hopper(x, products);
         }
-        products.iter().try_for_each(|product| self.gemm(x, product))
+        let config = GemmConfig::of(x.x.shape.rows);
+        products.iter().try_for_each(|product| self.gemm(x, product, config, None))
     }
 
     /// A product and what follows it: the sum with the residual stream, or more products of the same row.
@@ -411,9 +444,9 @@ impl Lowering<'_> {
         let formats = formats_of(&products);
         if x.x.shape.rows == 1
             && let Some(plan) =
-                self.matvec_plan(formats, x.x.shape.cols, products[0].weight.shape.tiles, true)
+                self.matvec_plan(formats, x.x.shape.cols, products[0].weight.shape.tiles, true, None)
         {
-            return self.matvec(x, &products, Some(elementwise::activation(op.activation)), plan);
+            return self.matvec(x, &products, Some(elementwise::activation(op.activation)), plan, None);
         }
         if self.kernels.hopper && formats[0] == formats[1] {
             return self.gemm_hopper(x, &products, Some(op.activation));

@@ -4,6 +4,7 @@
 mod attention;
 mod decode_attention;
 mod elementwise;
+mod experts;
 mod flash;
 mod heads;
 mod hopper;
@@ -21,6 +22,8 @@ use crate::step::{Step, invariant};
 use crate::weights::Weights;
 pub(crate) use attention::{WIDEST_KEY, WIDEST_VALUE};
 use decode_attention::LastHeads;
+use experts::Routed;
+pub(crate) use experts::is_tiled;
 use graph::{BackendError, DType, NodeId, Op, Operand};
 use hopper::Gate;
 use matmul::Norm;
@@ -50,8 +53,10 @@ pub(crate) struct Lowering<'a> {
     norms: HashMap<NodeId, Norm>,
     /// Gates that the products which read them do themselves.
     gates: HashMap<NodeId, Gate>,
-    /// What the region of halves holds: the value, and whether its norm was done.
-    halves: Option<NodeId>,
+    /// What the region of halves holds: the value, and of panels how many rows they have, 0 for halves in rows.
+    halves: Option<(NodeId, usize)>,
+    /// The order of choices of experts that its regions hold.
+    routed: Option<Routed>,
     /// Where the angles of a rotation are, by its table and the positions.
     angles: HashMap<(usize, NodeId), u64>,
     label: String,
@@ -86,6 +91,7 @@ impl<'a> Lowering<'a> {
             norms: HashMap::new(),
             gates: HashMap::new(),
             halves: None,
+            routed: None,
             angles: HashMap::new(),
             label: String::new(),
             last_heads: None,
@@ -112,13 +118,6 @@ impl<'a> Lowering<'a> {
             Op::Input(kind) => {
                 Err(invariant("operation", "one that computes", format!("input {}", kind.name())))
             }
-            Op::ClampedSwiGlu(_)
-            | Op::TopK(_)
-            | Op::GatherCols
-            | Op::ExpertMatMul(_)
-            | Op::CombineExperts => {
-                Err(invariant("operation", "one that the backend claims", step.node.op.name()))
-            }
             Op::Add => self.binary(step, elementwise::ADD).map(|()| 1),
             Op::Mul => self.binary(step, elementwise::MUL).map(|()| 1),
             Op::Scale(factor) => self.unary(step, elementwise::SCALE, *factor, 0).map(|()| 1),
@@ -133,6 +132,11 @@ impl<'a> Lowering<'a> {
                 }
                 self.gated(step, *kind).map(|()| 1)
             }
+            Op::ClampedSwiGlu(op) => self.clamped_swiglu(step, op).map(|()| 1),
+            Op::TopK(op) => self.top_k(step, op.k).map(|()| 1),
+            Op::GatherCols => self.gather_cols(step).map(|()| 1),
+            Op::ExpertMatMul(op) => self.expert_matmul(step, op).map(|()| 1),
+            Op::CombineExperts => self.combine_experts(step).map(|()| 1),
             Op::RmsNorm(op) => {
                 if let Some(norm) = self.deferred_norm(steps, op)? {
                     self.norms.insert(step.id, norm);

@@ -77,6 +77,54 @@ fn every_architecture_is_near_its_reference() {
     }
 }
 
+/// The tokens of an answer to some tokens.
+fn answer(engine: &mut Engine, prompt: &[u32], options: GenerateOptions) -> Vec<u32> {
+    let mut sequence = engine.sequence();
+    let mut generation = Generation::new(engine, &sequence, prompt, options).unwrap();
+    let mut ids = Vec::new();
+    while let Some(event) = generation.next(engine, &mut sequence).unwrap() {
+        if let Event::Token { token, .. } = event {
+            ids.push(token.id);
+        }
+    }
+    engine.release(sequence);
+    ids
+}
+
+/// The highest logits alone come to the host, unless something needs all: log-probabilities do.
+#[test]
+#[ignore = "needs an NVIDIA GPU: scripts/test-cuda.sh"]
+fn tokens_are_those_chosen_from_all_logits() {
+    let text = std::fs::read_to_string(smelt_tests::data("tiny/reference.json")).unwrap();
+    let reference: Reference = serde_json::from_str(&text).unwrap();
+    let factors = reference.cases["llama-3-factors"].rope_freqs.clone().unwrap();
+    let (_, tiny) = tiny::cases(factors).into_iter().next().unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("tiny.gguf");
+    tiny.write(&path);
+    let mut engine = load(&path);
+    for seed in 0..6 {
+        let sampler = SamplerParams {
+            temperature: if seed == 0 { 0.0 } else { 1.5 },
+            top_k: 10,
+            repeat_penalty: if seed < 3 { 1.0 } else { 1.2 },
+            repeat_last_n: 8,
+            seed: Some(seed),
+            ..SamplerParams::default()
+        };
+        let options = |logprobs| GenerateOptions {
+            sampler: sampler.clone(),
+            max_tokens: Some(40),
+            ignore_end: true,
+            logprobs,
+            ..GenerateOptions::default()
+        };
+        let from_highest = answer(&mut engine, &reference.ids, options(None));
+        assert_eq!(from_highest.len(), 40);
+        assert_eq!(from_highest, answer(&mut engine, &reference.ids, options(Some(1))), "seed {seed}");
+    }
+}
+
 /// The model is `SMELT_TEST_SMOLLM2`, a file, or else fetched.
 #[test]
 #[ignore = "needs an NVIDIA GPU: scripts/test-cuda.sh"]
@@ -98,15 +146,7 @@ fn a_real_model_says_what_its_reference_says() {
             max_tokens: Some(48),
             ..GenerateOptions::default()
         };
-        let mut sequence = engine.sequence();
-        let mut generation = Generation::new(&engine, &sequence, &case.token_ids, options).unwrap();
-        let mut ids = Vec::new();
-        while let Some(event) = generation.next(&mut engine, &mut sequence).unwrap() {
-            if let Event::Token { token, .. } = event {
-                ids.push(token.id);
-            }
-        }
-        engine.release(sequence);
+        let ids = answer(&mut engine, &case.token_ids, options);
         let equal = ids.iter().zip(&case.greedy.ids).take_while(|(a, b)| a == b).count();
         eprintln!("  {:14} equal for {equal} of {} steps", case.id, case.greedy.ids.len());
         if equal < case.greedy.ids.len() {

@@ -109,7 +109,7 @@ fn products_with_every_format() {
             };
             for &cols in widths {
                 // One token; few; more than a tile, of some experts none; one expert; all of them; rows that are no
-                // multiple of eight, so that an expert begins within a group.
+                // multiple of eight, so that an expert begins within a group; many of each in tiles of 16 rows.
                 for (counts, out) in [
                     ([4, 2, 1], 16),
                     ([8, 3, 5], 40),
@@ -118,6 +118,7 @@ fn products_with_every_format() {
                     ([3, 3, 4], 16),
                     ([5, 2, 7], 13),
                     ([4, 1, 3], 1),
+                    ([5, 2, 70], 48),
                 ] {
                     for biased in [false, true] {
                         let scene = Scene { biased, ..Scene::new(format, counts, [out, cols]) };

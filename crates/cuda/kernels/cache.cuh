@@ -46,3 +46,16 @@ __device__ __forceinline__ float cache_element(const u8 *row, int type, u32 i) {
     const BlockQ8_0 *block = (const BlockQ8_0 *)row + i / 32;
     return from_half(block->d) * (float)block->qs[i % 32];
 }
+// Eight elements of a row of Q8_0 as halves, from a multiple of 8 on.
+__device__ __forceinline__ uint4 halves_of_q8_0(const u8 *row, u32 first) {
+    const BlockQ8_0 *block = (const BlockQ8_0 *)row + first / 32;
+    const float d = from_half(block->d);
+    const u16 *codes = (const u16 *)(block->qs + first % 32);
+    u32 v[4];
+#pragma unroll
+    for (int k = 0; k < 4; k++) {
+        const u32 two = codes[k];
+        v[k] = to_half2((float)(signed char)(two & 255) * d, (float)(signed char)(two >> 8) * d);
+    }
+    return make_uint4(v[0], v[1], v[2], v[3]);
+}

@@ -1,4 +1,4 @@
-// Attention of one new token over a paged cache of halves, on the tensor cores: a decode step.
+// Attention of one new token over a paged cache of halves or of Q8_0, on the tensor cores: a decode step.
 //
 // A block takes one KV head, up to 8 of the query heads that read it, and a run of the keys. Its warps take 16 keys at a
 // time, each with a ring of its own, so they meet only at the start and at the end. The products have 16 rows for 8
@@ -14,6 +14,7 @@
 #ifndef HEAD_DIM
 #define HEAD_DIM 128
 #define VALUE_DIM 128
+#define CACHE_TYPE F16
 #define WARPS 8
 #define ALL_HEADS 28
 #define KV_HEADS 4
@@ -161,6 +162,21 @@ __device__ __forceinline__ void weighted_values(const u32 (&weights)[4], const u
     }
 }
 
+// Element `c` of a new key or value of a head, as it is read back from the row of the cache, where it is stored if it `stores`.
+template <int DIM>
+__device__ __forceinline__ u16 store_new(u8 *row, u32 kv, int c, float v, bool stores) {
+    if constexpr (CACHE_TYPE == F16) {
+        const u16 half = to_half(v);
+        if (stores) ((u16 *)row)[kv * DIM + c] = half;
+        return half;
+    } else {
+        // Heads are whole blocks, so all lanes are here.
+        const float d = warp_max(fabsf(v)) / 127.0f;
+        if (stores) store_run(row, CACHE_TYPE, kv * DIM + c - c % 32, c % 32, v, true);
+        return to_half(from_half(to_half(d)) * (float)__float2int_rn(v * (d != 0 ? 1.0f / d : 0.0f)));
+    }
+}
+
 // The cache rows of a tile: lane `i` has that of key `first + i % 16`.
 __device__ __forceinline__ u32 rows_of_tile(const DecodeAttentionArgs &a, const int *table, u32 first, u32 end) {
     if (first >= end) return 0;
@@ -173,13 +189,15 @@ __device__ __forceinline__ u32 rows_of_tile(const DecodeAttentionArgs &a, const 
 template <int DIM, int STRIDE>
 __device__ __forceinline__ void fetch(const DecodeAttentionArgs &a, const u8 *cache, u32 kv, u32 rows, bool exists, u16 *to) {
     if (exists) {
-        const u64 bytes = (u64)KV_HEADS * DIM * 2;
-        const u8 *from = cache + kv * DIM * 2;
+        const u64 bytes = cache_row_bytes(CACHE_TYPE, KV_HEADS * DIM);
         const int lines = TILE_KEYS * DIM / 8; // a multiple of 32
 #pragma unroll
         for (int i = 0; i < lines; i += 32) {
             const int line = i + threadIdx.x % 32, key = line / (DIM / 8), c = line % (DIM / 8);
-            copy16(to + key * STRIDE + c * 8, from + __shfl_sync(FULL, rows, key) * bytes + c * 16);
+            const u8 *from = cache + __shfl_sync(FULL, rows, key) * bytes;
+            u16 *place = to + key * STRIDE + c * 8;
+            if constexpr (CACHE_TYPE == F16) copy16(place, from + kv * DIM * 2 + c * 16);
+            else *(uint4 *)place = halves_of_q8_0(from, kv * DIM + c * 8);
         }
     }
     copies_commit();
@@ -218,7 +236,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2) decode_attention(const 
     const bool has_new = blockIdx.x == used - 1;
     const u32 first = first_all + blockIdx.x * per_split, end = min(last_key, first + per_split);
     // Other tokens of the sequence may have written keys in this forward.
-    const bool early = BEFORE || a.ranges[sequence + 1] - a.ranges[sequence] == 1;
+    const bool early = BEFORE || CACHE_TYPE == F16 && a.ranges[sequence + 1] - a.ranges[sequence] == 1;
     if (!early) after_previous();
     const int *table = a.pages + sequence * a.max_pages;
     const u32 start = first + warp * TILE_KEYS, step = WARPS * TILE_KEYS;
@@ -243,8 +261,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2) decode_attention(const 
         new_row = new_row < a.cache_rows ? new_row : 0;
         __syncwarp();
     }
-    u16 *cached_key = (u16 *)a.keys + ((u64)new_row * KV_HEADS + kv) * HEAD_DIM;
-    u16 *cached_value = (u16 *)a.values + ((u64)new_row * KV_HEADS + kv) * VALUE_DIM;
+    u8 *cached_key = a.keys + new_row * cache_row_bytes(CACHE_TYPE, KV_HEADS * HEAD_DIM);
+    u8 *cached_value = a.values + new_row * cache_row_bytes(CACHE_TYPE, KV_HEADS * VALUE_DIM);
     // Rows of heads that there are not.
     for (u32 h = count + warp; h < HEADS; h += WARPS) {
 #pragma unroll
@@ -271,11 +289,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2) decode_attention(const 
         prepare_head(a, x, is_key ? (NORMS & 2 ? a.k_norm : 0) : NORMS & 1 ? a.q_norm : 0, angles, row);
         if (is_key) {
 #pragma unroll
-            for (int c = lane; c < HEAD_DIM; c += 32) {
-                const u16 half = to_half(row[c]);
-                new_key[c] = half;
-                if (group == 0) cached_key[c] = half;
-            }
+            for (int c = lane; c < HEAD_DIM; c += 32)
+                new_key[c] = store_new<HEAD_DIM>(cached_key, kv, c, row[c], group == 0);
             break;
         }
         u16 *high = q + h * KEY_STRIDE, *low = q + (HEADS + h) * KEY_STRIDE;
@@ -297,14 +312,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2) decode_attention(const 
     }
     if (makes_new) {
         if (!BEFORE)
-            for (int c = lane; c < HEAD_DIM; c += 32) new_key[c] = cached_key[c];
+            for (int c = lane; c < HEAD_DIM; c += 32)
+                new_key[c] = to_half(cache_element(cached_key, CACHE_TYPE, kv * HEAD_DIM + c));
 #pragma unroll
         for (int j = 0; j < (VALUE_DIM + 31) / 32; j++) {
             const int c = j * 32 + lane;
             if (c >= VALUE_DIM) continue;
-            const u16 half = BEFORE ? to_half(value[j]) : cached_value[c];
-            new_value[c] = half;
-            if (BEFORE && group == 0) cached_value[c] = half;
+            new_value[c] = BEFORE ? store_new<VALUE_DIM>(cached_value, kv, c, value[j], group == 0)
+                                  : to_half(cache_element(cached_value, CACHE_TYPE, kv * VALUE_DIM + c));
         }
     }
     __syncthreads();

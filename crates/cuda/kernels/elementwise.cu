@@ -21,7 +21,8 @@ extern "C" __global__ void __launch_bounds__(256) elementwise(const __grid_const
         case ACTIVATION: y = activate(e.activation, a); break;
         case SOFT_CAP: y = e.factor * tanhf(a / e.factor); break;
         case CLAMPED:
-            a = fminf(a, e.limit), b = fminf(fmaxf(b, -e.limit), e.limit);
+            // What is no number stays none.
+            a = a > e.limit ? e.limit : a, b = b > e.limit ? e.limit : b < -e.limit ? -e.limit : b;
             y = (b + 1.0f) * a / (1.0f + expf(-e.factor * a));
             break;
         default: y = activate(e.activation, a) * b;

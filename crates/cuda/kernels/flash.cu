@@ -66,16 +66,7 @@ template <int DIM> struct Share {
             } else if constexpr (CACHE_TYPE == F16) {
                 copy16(place, cache + rows[i] * bytes + (first_col + c) * 2);
             } else {
-                const BlockQ8_0 *block = (const BlockQ8_0 *)(cache + rows[i] * bytes) + (first_col + c) / 32;
-                const float d = from_half(block->d);
-                const u16 *codes = (const u16 *)(block->qs + (first_col + c) % 32);
-                u32 v[4];
-#pragma unroll
-                for (int k = 0; k < 4; k++) {
-                    const u32 two = codes[k];
-                    v[k] = to_half2((float)(signed char)(two & 255) * d, (float)(signed char)(two >> 8) * d);
-                }
-                *(uint4 *)place = *(uint4 *)v;
+                *(uint4 *)place = halves_of_q8_0(cache + rows[i] * bytes, first_col + c);
             }
         }
     }

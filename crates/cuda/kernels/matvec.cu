@@ -55,6 +55,9 @@ struct MatvecArgs {
 #define BATCH (COLS % 4 == 0 && CHUNKS > THREADS ? 2 : 1)
 // Whether a thread has one chunk at most, whose weights of the norm it reads before the launch before is done.
 #define ONE_CHUNK (COLS % 4 == 0 && CHUNKS <= THREADS)
+// Floats with the sums of squares: of few threads each its own, else one of each warp.
+#define FEW_CHUNKS (ONE_CHUNK && CHUNKS <= 128)
+#define SQUARES (FEW_CHUNKS ? 128 : 32)
 
 template <int F> struct Traits {
     typedef Record<F> R;
@@ -491,7 +494,7 @@ __device__ __forceinline__ float place_all(const MatvecArgs &a, u8 *x, float sca
 }
 
 // Prepares the activations. Returns what their products must be multiplied by, but for the norm's factor; the squares that
-// this is made of are left in `scratch`, a sum of each warp. `scratch` has 64 floats.
+// this is made of are left in `scratch`, which has SQUARES + 32 floats.
 template <typename S>
 __device__ __forceinline__ float prepare(const MatvecArgs &a, u8 *x, float *scratch, const float4 (&norm)[2]) {
     float scale = 1;
@@ -499,10 +502,12 @@ __device__ __forceinline__ float prepare(const MatvecArgs &a, u8 *x, float *scra
         float top = 0;
         for (u32 col = threadIdx.x; col < COLS; col += THREADS)
             top = fmaxf(top, fabsf(NORM == WEIGHTED ? a.x[col] * a.norm[col] : a.x[col]));
-        scale = half_range_scale(largest_of_block(top, scratch + 32));
+        scale = half_range_scale(largest_of_block(top, scratch + SQUARES));
     }
     float squares = place_all<S>(a, x, scale, norm);
-    if (NORM != NONE) {
+    if (NORM != NONE && FEW_CHUNKS) {
+        if (threadIdx.x < 128) scratch[threadIdx.x] = squares;
+    } else if (NORM != NONE) {
         squares = warp_sum(squares);
         if (threadIdx.x % 32 == 0) scratch[threadIdx.x / 32] = squares;
     }
@@ -539,7 +544,7 @@ __device__ __forceinline__ void matvec(const MatvecArgs &a, const MatvecArgs &wh
     u8 *x = shared + TEAMS * DEPTH * M::SLOT;
     float *scratch = (float *)(x + PADDED / 128 * S::SIZE);
     // [2][1 or 2 parts][warps][16] of each team
-    float *added = scratch + 64 + m.team * (4 * WARPS * 16);
+    float *added = scratch + SQUARES + 32 + m.team * (4 * WARPS * 16);
 
     let_next_start();
     Place ahead = {m.first_tile(), 0, 0};
@@ -554,6 +559,17 @@ __device__ __forceinline__ void matvec(const MatvecArgs &a, const MatvecArgs &wh
     float4 norm[2];
     read_norm(a, norm);
     after_previous();
+    // What is added to results is read long before: nothing waits for it but the sum.
+    float bias = 0, residual = 0;
+    auto read_added = [&](u32 tile) {
+        if (GATED || m.warp != 0 || tile >= a.tiles) return;
+        u32 local;
+        const u32 part = m.locate(tile, local), row = local * 16 + threadIdx.x % 16;
+        const Part &p = a.parts[part];
+        bias = p.bias && row < p.rows ? p.bias[row] : 0;
+        residual = a.residual && part == 0 && row < p.rows ? a.residual[row] : 0;
+    };
+    read_added(m.first_tile());
     const float unscale = prepare<S>(a, x, scratch, norm);
     float factor = unscale;
 
@@ -566,19 +582,20 @@ __device__ __forceinline__ void matvec(const MatvecArgs &a, const MatvecArgs &wh
         const Part &p = a.parts[part];
         const u32 row = local * 16 + l.lane % 16;
         const bool sums = m.warp == 0, writes = sums && l.lane < 16 && row < p.rows;
-        // Read now, so that the end need not wait.
-        float more = 0;
-        if (!GATED && writes) {
-            if (p.bias) more = p.bias[row];
-            if (a.residual && part == 0) more += a.residual[row];
-        }
         float *to = added + flip * (2 * WARPS * 16);
 #pragma unroll 1
         for (u32 i = 0; i <= GATED; i++)
             m.run_part(GATED ? i : part, ahead, slot, phase, x, l, to + (i * WARPS + m.warp) * 16);
         if (sums) {
             if (NORM != NONE && tile == m.first_tile()) {
-                float squares = warp_sum(l.lane < TEAMS * WARPS ? scratch[l.lane] : 0);
+                float squares;
+                if (FEW_CHUNKS) {
+                    const float4 four = ((const float4 *)scratch)[l.lane];
+                    squares = four.x + four.y + (four.z + four.w);
+                } else {
+                    squares = l.lane < TEAMS * WARPS ? scratch[l.lane] : 0;
+                }
+                squares = warp_sum(squares);
                 factor = unscale * rsqrtf(squares * (1.0f / COLS) + a.epsilon);
             }
             // Half of the warps' sums in each half of the lanes.
@@ -592,7 +609,8 @@ __device__ __forceinline__ void matvec(const MatvecArgs &a, const MatvecArgs &wh
                 v[i] *= factor;
                 if constexpr (S::IS_FLOAT) v[i] /= weight_scale(whole.parts[part + i].weight);
             }
-            if (writes) p.out[row] = GATED ? activate(ACTIVATION, v[0]) * v[1] : v[0] + more;
+            if (writes) p.out[row] = GATED ? activate(ACTIVATION, v[0]) * v[1] : v[0] + (bias + residual);
+            read_added(tile + gridDim.x * TEAMS);
         }
     }
 }

@@ -219,6 +219,8 @@ pub(crate) enum Spec {
         head_dim: u32,
         /// Width of values.
         value_dim: u32,
+        /// Of the cache.
+        cache: Format,
         /// Warps of a block.
         warps: u32,
         /// Query heads.
@@ -337,6 +339,7 @@ impl Spec {
             Spec::DecodeAttention {
                 head_dim,
                 value_dim,
+                cache,
                 warps,
                 heads,
                 kv_heads,
@@ -350,6 +353,7 @@ impl Spec {
                 let definitions = vec![
                     format!("HEAD_DIM={head_dim}"),
                     format!("VALUE_DIM={value_dim}"),
+                    format!("CACHE_TYPE={cache}"),
                     format!("WARPS={warps}"),
                     format!("ALL_HEADS={heads}"),
                     format!("KV_HEADS={kv_heads}"),
@@ -550,9 +554,10 @@ fn all_specs() -> Vec<Spec> {
     let shapes = [(1, 80, 80), (2, 20, 12), (4, 256, 256), (8, 128, 128)];
     specs.extend(shapes.map(|(group, head_dim, value_dim)| Spec::Attention { group, head_dim, value_dim }));
     let shapes = [(64, 64, 8), (80, 96, 8), (128, 128, 8), (256, 256, 4)];
-    let decode = |(head_dim, value_dim, warps)| Spec::DecodeAttention {
+    let decode = |cache, (head_dim, value_dim, warps)| Spec::DecodeAttention {
         head_dim,
         value_dim,
+        cache: if value_dim == 96 { Format::F16 } else { cache },
         warps,
         heads: 28,
         kv_heads: if head_dim == 80 { 2 } else { 4 },
@@ -566,6 +571,7 @@ fn all_specs() -> Vec<Spec> {
             interleaved: head_dim == 64,
         }),
     };
-    specs.extend(shapes.map(decode));
+    specs.extend(shapes.map(|shape| decode(Format::F16, shape)));
+    specs.extend(shapes.map(|shape| decode(Format::Q8_0, shape)));
     specs
 }

@@ -1,14 +1,17 @@
-//! Attention of one new token for each sequence, over a cache of halves: a decode step. Norms of heads, the rotation and
+//! Attention of one new token for each sequence, over a cache of halves or of Q8_0: a decode step. Norms of heads, the rotation and
 //! the store that come right before it become part of the launch.
 
 use super::Lowering;
 use super::attention::Attended;
+use super::flash::format_of;
 use super::heads::HeadsArgs;
+use crate::buffers::cache_type;
 use crate::kernels::{HeadsBefore, Spec};
 use crate::scratch::Region;
 use crate::step::{Step, invariant};
 use graph::ops::Attention;
-use graph::{BackendError, DType, NodeId, StatePart};
+use graph::{BackendError, NodeId, StatePart};
+use quant::Format;
 
 #[repr(C)]
 #[derive(Clone, Copy)]
@@ -73,14 +76,14 @@ impl Lowering<'_> {
     pub(super) fn is_decode_attention(&self, step: &Step, op: &Attention) -> Result<bool, BackendError> {
         let state =
             self.states.get(step.state.ok_or_else(|| invariant("state", "that of a layer", "none"))?)?;
-        let is_half = |part| {
-            state.spec.part(part).is_some_and(|(_, _, dtype): (usize, usize, DType)| dtype == DType::F16)
-        };
+        let kind = |part| state.spec.part(part).and_then(|(_, _, dtype)| cache_type(dtype));
+        let (key, value) = (kind(StatePart::Key), kind(StatePart::Value));
+        // The heads of a cache of blocks are whole blocks.
         let width = |width: usize| width.is_multiple_of(16) && (16..=WIDEST).contains(&width);
         Ok(self.device.capability.0 >= 8
             && step.inputs[0].shape.rows == step.inputs.get(5).map_or(0, |pages| pages.shape.rows)
-            && is_half(StatePart::Key)
-            && is_half(StatePart::Value)
+            && key == value
+            && key.is_some_and(|kind| format_of(kind).is_some())
             && width(op.head_dim)
             && width(op.value_dim))
     }
@@ -140,7 +143,7 @@ impl Lowering<'_> {
 
     /// Attention, and what came right before it if that is possible.
     pub(super) fn decode_attention(&mut self, step: &Step, op: &Attention) -> Result<(), BackendError> {
-        let (mut attended, _) = self.attended(step, op)?;
+        let (mut attended, [cache, _]) = self.attended(step, op)?;
         let before = match self.take_heads(step, op, [attended.keys, attended.values, attended.out]) {
             Some(before) => before,
             None => Before { q: attended.q, ..Before::default() },
@@ -179,6 +182,7 @@ impl Lowering<'_> {
         let spec = Spec::DecodeAttention {
             head_dim: op.head_dim as u32,
             value_dim: op.value_dim as u32,
+            cache: format_of(cache).unwrap_or(Format::F16),
             warps: warps as u32,
             heads: op.heads as u32,
             kv_heads: op.kv_heads as u32,

@@ -16,7 +16,7 @@ const WIDEST: usize = 256;
 const FEWEST_TOKENS: usize = 2;
 
 /// The formats of caches whose elements are multiplied as halves, by their numbers.
-fn format_of(kind: i32) -> Option<Format> {
+pub(super) fn format_of(kind: i32) -> Option<Format> {
     [Format::F16, Format::Q8_0].into_iter().find(|format| format.id() as i32 == kind)
 }
 

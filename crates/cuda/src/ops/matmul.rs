@@ -120,6 +120,8 @@ const MOST_WARPS: usize = 20;
 const HALF_WARPS: usize = 16;
 /// Memory of a multiprocessor that each block takes for itself.
 const BLOCK_RESERVE: usize = 1024;
+/// Columns up to which each thread has a sum of squares of its own, as in `matvec.cu`.
+const FEW_COLUMNS: usize = 1024;
 /// Columns are padded to this, which every format's unit divides.
 pub(super) const PADDING: usize = 256;
 /// The most sums that the columns of a product are shared out into.
@@ -197,6 +199,8 @@ impl Lowering<'_> {
         let slot = records.collect::<Option<Vec<_>>>()?.into_iter().max()?;
         let sets = cols.next_multiple_of(PADDING) / 128;
         let activations = sets * tiled::set_bytes(&given);
+        // Sums of squares, of few columns those of each thread, and largest values.
+        let sums = if cols <= FEW_COLUMNS { (128 + 32) * 4 } else { (32 + 32) * 4 };
         let units =
             given.iter().filter_map(|&format| tiled::record(format)).map(|r| cols.div_ceil(r.unit)).max()?;
         let block_warps = self.kernels.matvec_warps;
@@ -211,7 +215,7 @@ impl Lowering<'_> {
                 let stages = tiles_each.div_ceil(teams) * units.div_ceil(warps) * if gated { 2 } else { 1 };
                 let fits = |depth: usize| {
                     let depth = depth.min(stages.max(1));
-                    let shared = teams * warps * (depth * slot + 4 * 16 * 4) + activations + 256;
+                    let shared = teams * warps * (depth * slot + 4 * 16 * 4) + activations + sums;
                     (shared <= most).then_some((depth, shared))
                 };
                 let Some((depth, shared)) = [4, 3, 2].into_iter().find_map(fits) else { continue };

@@ -204,14 +204,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, WARPS == 8 && HEAD_DIM <= 
     for (int n = 0; n < VALUE_DIM / 8; n++)
 #pragma unroll
         for (int k = 0; k < 4; k++) out[n][k] = 0;
-    if (a.sinks) {
-        // A sink is a score without a value, in the sum of one of four lanes.
-#pragma unroll
-        for (int r = 0; r < 2; r++) {
-            top[r] = a.sinks[kv * per_kv + (row0 + warp * 16 + g + 8 * r) % per_kv] * 1.4426950408889634f;
-            sum[r] = t == 0 ? 1 : 0;
-        }
-    }
 
     Share<HEAD_DIM> key_share;
     Share<VALUE_DIM> value_share;
@@ -293,6 +285,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, WARPS == 8 && HEAD_DIM <= 
         if (row >= rows) continue;
         const u32 index = row0 + row, head = kv * per_kv + index % per_kv;
         float *to = a.out + ((u64)(token0 + index / per_kv) * a.heads + head) * VALUE_DIM;
+        // A sink is a score without a value. Weights are halves, so it does not make them smaller while they are added up.
+        if (a.sinks) sum[r] += power_of_two(a.sinks[head] * 1.4426950408889634f - top[r]);
         const float inverse = 1.0f / sum[r];
 #pragma unroll
         for (int n = 0; n < VALUE_DIM / 8; n++)

@@ -7,7 +7,7 @@ set -eu
 cd "$(dirname "$0")/.."
 
 # Some tests of the harness are about Metal alone, and need clang.
-skip="--skip metal"
+skip="--skip metal --skip strict"
 folder=${1:-}
 [ $# -eq 0 ] || shift
 # Unquoted: words.
@@ -15,6 +15,7 @@ folder=${1:-}
 if [ -n "$folder" ]; then
     SMELT_TEST_BACKEND=cuda "$folder/ops" --test-threads 4 $skip
     "$folder/ops" --ignored on_cuda
+    ops=$folder/ops
     bench=$folder/bench
 else
     cargo test --locked --release -p smelt-tests --test cuda -- --ignored
@@ -22,6 +23,15 @@ else
     cargo test --locked --release -p smelt-tests --test ops -- --ignored on_cuda
     cargo build --locked --release -p smelt-cuda --example bench
     bench=target/release/examples/bench
+    ops="cargo test --locked --release -p smelt-tests --test ops --"
+fi
+# The sanitizer of the CUDA toolkit, over kernels that are compiled by now. Tests of errors provoke some of the driver's.
+if command -v compute-sanitizer > /dev/null; then
+    for tool in memcheck synccheck; do
+        # shellcheck disable=SC2086
+        SMELT_TEST_BACKEND=cuda compute-sanitizer --target-processes all --tool "$tool" --report-api-errors no \
+            --error-exitcode 1 $ops --test-threads 4 $skip
+    done
 fi
 for model; do
     echo "== $model"

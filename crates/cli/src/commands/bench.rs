@@ -5,7 +5,7 @@ use crate::args::{BenchArgs, BenchOutput};
 use crate::error::{Error, Result};
 use crate::output::{Output, print, print_json};
 use crate::{interrupt, load};
-use engine::{Engine, Sequence, Step, Wanted};
+use engine::{Engine, Needed, Sequence, Step, Wanted};
 use serde::Serialize;
 use std::ops::ControlFlow;
 use std::time::Instant;
@@ -163,18 +163,15 @@ fn measure(
             Work::Generate(tokens) => {
                 for _ in 0..tokens {
                     let tokens = [next_token(engine, sequence.len())];
-                    engine.forward(&mut [Step {
-                        sequence: &mut sequence,
-                        tokens: &tokens,
-                        wanted: Wanted::Last,
-                    }])?;
+                    let mut steps = [Step { sequence: &mut sequence, tokens: &tokens, wanted: Wanted::Last }];
+                    engine.forward_choosing(&mut steps, &[Needed::Highest(1)])?;
                     check_interrupt()?;
                 }
             }
         }
         let seconds = start.elapsed().as_secs_f64();
         // The speed of a broken model means nothing. Of every repetition: a model can break in the middle.
-        engine.finite_logits(0)?;
+        engine.choice_of(0)?;
         if rep > 0 {
             rates.push(work.tokens() as f64 / seconds);
         }

@@ -1,14 +1,11 @@
 // Products of weight matrices with one to eight activation rows per pass:
 //     y[t, o] = sum_i weight[o, i] * x[t, i]
 //
-// Each SIMD-group computes ROWS rows of the result for TOKENS activation rows. Its lanes take neighbouring units of a row, so that
-// the weights, which are nearly all of the traffic, are read once, front to back; ROWS rows share the activations and
-// keep ROWS loads in flight. No threadgroup memory and no barrier: the one exchange is the sum over the lanes at the end.
-//
-// The same kernel serves the fused projections: up to three matrices side by side in the result (query, key and value), or
-// a gate and an up projection that become activation(gate) * up. All of that is decided once per SIMD-group, before and
-// after the loop, from the arguments, which costs nothing: no pipeline is needed per combination. Buffers that a
-// combination does not use are bound to anything.
+// Each SIMD-group computes ROWS rows of the result for TOKENS activation rows (matvec.h). The same kernel serves the fused
+// projections: up to three matrices side by side in the result (query, key and value), or a gate and an up projection that
+// become activation(gate) * up. All of that is decided once per SIMD-group, before and after the loop, from the
+// arguments, which costs nothing: no pipeline is needed per combination. Buffers that a combination does not use are
+// bound to anything.
 
 inline int round_up(int n, int step) { return (n + step - 1) / step * step; }
 
@@ -51,55 +48,27 @@ kernel void matvec(device const uchar* w0 [[buffer(0)]],
     if (first >= rows) return;
 
     // Rows and tokens past the end read the last one again; they are not stored.
-    device const uchar* row[ROWS];
+    RowSums<ROWS, TOKENS> p;
     for (short r = 0; r < ROWS; r++) {
         const bool up = gated && r >= ROWS / 2;
         const int index = min(first + (up ? r - ROWS / 2 : int(r)), rows - 1);
-        row[r] = (up ? w1 : w) + ulong(index) * args.row_bytes;
+        p.row[r] = (up ? w1 : w) + ulong(index) * args.row_bytes;
     }
     const int first_token = int(group.y) * TOKENS;
-    device const float* in[TOKENS];
-    for (short t = 0; t < TOKENS; t++) in[t] = x + ulong(min(first_token + t, args.tokens - 1)) * args.cols;
-
-    float acc[ROWS][TOKENS];
-    for (short r = 0; r < ROWS; r++) {
-        for (short t = 0; t < TOKENS; t++) acc[r][t] = 0.0f;
-    }
-    const int units = (args.cols + 15) / 16;
-    for (int unit = lane; unit < units; unit += SIMD_WIDTH) {
-        Unit u[ROWS];
-        for (short r = 0; r < ROWS; r++) F::load(row[r], unit, args.cols, u[r]);
-        const int offset = F::offset(unit);
-        for (short t = 0; t < TOKENS; t++) {
-            float4 v[4];
-            if (F::PARTIAL) {
-                const int rest = args.cols - offset;
-                for (short i = 0; i < 4; i++) v[i] = load4_partial(in[t] + offset + 4 * i, rest - 4 * i);
-            } else {
-                for (short i = 0; i < 4; i++) v[i] = load4(in[t] + offset + (i >> 1) * F::GAP + 4 * (i & 1));
-            }
-            float2 sums = 0.0f;
-            if (F::SHIFTED) sums = float2(sum4(v[0] + v[1]), sum4(v[2] + v[3]));
-            for (short r = 0; r < ROWS; r++) {
-                float2 dots = float2(dot(u[r].q[0], v[0]) + dot(u[r].q[1], v[1]), dot(u[r].q[2], v[2]) + dot(u[r].q[3], v[3]));
-                acc[r][t] += dot(u[r].scale, dots);
-                if (F::SHIFTED) acc[r][t] += dot(u[r].shift, sums);
-            }
-        }
-    }
+    for (short t = 0; t < TOKENS; t++) p.in[t] = x + ulong(min(first_token + t, args.tokens - 1)) * args.cols;
+    add_products<F>(p, args.cols, lane);
 
     for (short t = 0; t < TOKENS; t++) {
-        for (short r = 0; r < ROWS; r++) acc[r][t] = simd_sum(acc[r][t]);
         const int token = first_token + t;
         if (lane != 0 || token >= args.tokens) continue;
         if (gated) {
-            for (short r = 0; r < ROWS / 2; r++) acc[r][t] = activate(args.gate, acc[r][t]) * acc[r + ROWS / 2][t];
+            for (short r = 0; r < ROWS / 2; r++) p.acc[r][t] = activate(args.gate, p.acc[r][t]) * p.acc[r + ROWS / 2][t];
         }
         // Accumulators are registers: indexed by constants only.
         for (short r = 0; r < ROWS; r++) {
             if (r >= step || first + r >= rows) continue;
             const ulong at = ulong(token) * args.y_stride + column + first + r;
-            float value = acc[r][t];
+            float value = p.acc[r][t];
             if (args.has_bias != 0) value += bias[first + r];
             y[at] = value;
         }

@@ -23,16 +23,21 @@ pub(crate) fn supports(query: &OpQuery<'_>) -> bool {
         | Op::Activation(_)
         | Op::SoftCap(_)
         | Op::Gated(_)
+        | Op::ClampedSwiGlu(_)
         | Op::Softmax(_)
         | Op::BatchMatMul(_)
+        | Op::GatherCols
+        | Op::CombineExperts
         | Op::Rope(_)
         | Op::Permute(_) => activations,
         Op::RmsNorm(_) | Op::QkNorm(_) => activations && vectors(0),
-        Op::MatMul(_) => activations && matrices() && vectors(1),
+        // The one operation whose result is integers.
+        Op::TopK(_) => query.output == DType::I32 && query.inputs == [DType::F32],
+        Op::MatMul(_) | Op::ExpertMatMul(_) => activations && matrices() && vectors(1),
         Op::GetRows(_) => activations && matrices(),
         Op::KvStore(_) | Op::KvLoad(_) => activations && cache_type(query).is_some(),
         Op::Attention(op) => {
-            activations && op.sinks.is_none() && attention::supports(op) && cache_type(query).is_some()
+            activations && vectors(0) && attention::supports(op) && cache_type(query).is_some()
         }
         // Copies of single elements of 32 bits.
         Op::View(_) | Op::Reshape => {
@@ -55,10 +60,6 @@ pub(crate) fn supports(query: &OpQuery<'_>) -> bool {
             activations && vectors(0) && cache_type(query).and_then(head_dim).is_some()
         }
         Op::FusedFfn(_) => activations && matrices(),
-        // No kernels.
-        Op::ClampedSwiGlu(_) | Op::TopK(_) | Op::GatherCols | Op::ExpertMatMul(_) | Op::CombineExperts => {
-            false
-        }
     }
 }
 

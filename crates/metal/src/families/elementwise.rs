@@ -9,6 +9,7 @@ pub(crate) const UNARY_SOFT_CAP: i32 = 2;
 pub(crate) const BINARY_ADD: i32 = 0;
 pub(crate) const BINARY_MUL: i32 = 1;
 pub(crate) const BINARY_GATED: i32 = 2;
+pub(crate) const BINARY_CLAMPED: i32 = 3;
 
 pub(crate) const LIBRARY: Library = Library {
     name: "elementwise",
@@ -24,6 +25,7 @@ pub(crate) const LIBRARY: Library = Library {
         ("BINARY_ADD", BINARY_ADD as usize),
         ("BINARY_MUL", BINARY_MUL as usize),
         ("BINARY_GATED", BINARY_GATED as usize),
+        ("BINARY_CLAMPED", BINARY_CLAMPED as usize),
     ],
 };
 
@@ -33,6 +35,7 @@ kernel_args! {
         /// Elements of the second operand, which is repeated.
         period: u64,
         factor: f32,
-        reserved: i32,
+        /// Of the clamped gate.
+        limit: f32,
     }
 }

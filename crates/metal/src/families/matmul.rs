@@ -16,12 +16,18 @@ pub(crate) const GEMM_STEP: usize = 32;
 /// Threads of a threadgroup.
 pub(crate) const GEMM_THREADS: usize = 128;
 
+/// Sums of products by a SIMD-group.
+pub(super) const MATVEC_SUMS: (&str, &str) = ("matvec.h", include_str!("../../kernels/matvec.h"));
+/// The tile on the matrix units.
+pub(super) const GEMM_TILE: (&str, &str) = ("gemm.h", include_str!("../../kernels/gemm.h"));
+
 pub(crate) const MATVEC: Library = Library {
     name: "matvec",
     files: &[
         ("matvec_args.h", MatvecArgs::MSL),
         COMMON,
         FORMATS,
+        MATVEC_SUMS,
         ("matvec.metal", include_str!("../../kernels/matvec.metal")),
     ],
     constants: &[
@@ -37,15 +43,19 @@ pub(crate) const GEMM: Library = Library {
         ("gemm_args.h", GemmArgs::MSL),
         COMMON,
         FORMATS,
+        GEMM_TILE,
         ("gemm.metal", include_str!("../../kernels/gemm.metal")),
     ],
-    constants: &[
-        ("GEMM_ROWS", GEMM_ROWS),
-        ("GEMM_TOKENS", GEMM_TOKENS),
-        ("GEMM_STEP", GEMM_STEP),
-        ("GEMM_THREADS", GEMM_THREADS),
-    ],
+    constants: &GEMM_CONSTANTS,
 };
+
+/// What the tile is compiled with.
+pub(super) const GEMM_CONSTANTS: [(&str, usize); 4] = [
+    ("GEMM_ROWS", GEMM_ROWS),
+    ("GEMM_TOKENS", GEMM_TOKENS),
+    ("GEMM_STEP", GEMM_STEP),
+    ("GEMM_THREADS", GEMM_THREADS),
+];
 
 kernel_args! {
     struct MatvecArgs {

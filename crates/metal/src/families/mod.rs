@@ -7,11 +7,13 @@ pub(crate) mod attention;
 pub(crate) mod cache;
 pub(crate) mod copy;
 pub(crate) mod elementwise;
+pub(crate) mod experts;
 pub(crate) mod matmul;
 pub(crate) mod norm;
 pub(crate) mod rope;
 pub(crate) mod rows;
 pub(crate) mod softmax;
+pub(crate) mod topk;
 pub(crate) mod warmup;
 
 use std::collections::HashMap;
@@ -24,12 +26,15 @@ pub const LIBRARIES: &[Library] = &[
     cache::LIBRARY,
     copy::LIBRARY,
     elementwise::LIBRARY,
+    experts::GEMM,
+    experts::LIBRARY,
     matmul::GEMM,
     matmul::MATVEC,
     norm::LIBRARY,
     rope::LIBRARY,
     rows::LIBRARY,
     softmax::LIBRARY,
+    topk::LIBRARY,
     warmup::LIBRARY,
 ];
 

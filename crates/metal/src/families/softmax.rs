@@ -1,4 +1,4 @@
-//! Operations over whole rows.
+//! Softmax of rows.
 
 use super::args::kernel_args;
 use super::{COMMON, Library};
@@ -16,8 +16,6 @@ pub(crate) const LIBRARY: Library = Library {
 kernel_args! {
     struct RowArgs {
         cols: i32,
-        /// Elements that top_k finds.
-        k: i32,
         scale: f32,
     }
 }

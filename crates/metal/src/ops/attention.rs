@@ -13,7 +13,8 @@ use crate::pass::{Pass, equal};
 use crate::pipelines::{LibraryLoader, Loader, PipelineId};
 use crate::tensor::{Slice, Tensor};
 use graph::ops::Attention;
-use graph::{BackendError, DType, Shape};
+use graph::{BackendError, DType, Shape, WeightId};
+use quant::Format;
 
 /// Head dims that the one-pass kernels are made for.
 const FLASH_DIMS: [usize; 6] = [64, 80, 96, 128, 192, 256];
@@ -83,7 +84,10 @@ pub(super) fn attention<D: Device>(
     op: &Attention,
 ) -> std::result::Result<(), BackendError> {
     let (q, y) = (pass.input(0)?, pass.output()?);
-    let sinks = nothing(&q.slice);
+    let sinks = match op.sinks {
+        Some(id) => sinks(pass, id, op.heads)?,
+        None => nothing(&q.slice),
+    };
     let mut operands = Operands {
         y,
         positions: pass.input(2)?,
@@ -113,7 +117,7 @@ pub(super) fn attention<D: Device>(
         cache_rows: int("rows of the cache", operands.cache.keys.shape.rows)?,
         window: op.window.and_then(|window| i32::try_from(window).ok()).unwrap_or(i32::MAX),
         splits: 1,
-        has_sinks: 0,
+        has_sinks: i32::from(op.sinks.is_some()),
         scale: op.scale,
         soft_cap: op.soft_cap.unwrap_or(0.0),
     };
@@ -135,6 +139,18 @@ pub(super) fn attention<D: Device>(
     }
     let kernel = kernels.classic.get(dtype)?;
     launch(pass, kernel, "", &args, &operands, None, Size::new(op.heads, tokens, 1), Size::width(32))
+}
+
+/// A logit for each head.
+fn sinks<D: Device>(
+    pass: &Pass<'_, D>,
+    id: WeightId,
+    heads: usize,
+) -> std::result::Result<Slice<D::Buffer>, BackendError> {
+    let sinks = pass.weight(id)?;
+    require(sinks.format == Format::F32, "format of the sinks", Format::F32, sinks.format)?;
+    equal("sinks", sinks.rows * sinks.cols, heads)?;
+    Ok(sinks.slice)
 }
 
 /// The one-pass kernel, over several threadgroups a query head where there are many keys and few queries.

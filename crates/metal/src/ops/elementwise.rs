@@ -3,15 +3,15 @@
 use super::checks::require;
 use crate::device::{ConstantValue, Device, FunctionConstants, Result, Size};
 use crate::families::elementwise::{
-    BINARY_ADD, BINARY_GATED, BINARY_MUL, ElementwiseArgs, LIBRARY, UNARY_ACTIVATION, UNARY_SCALE,
-    UNARY_SOFT_CAP,
+    BINARY_ADD, BINARY_CLAMPED, BINARY_GATED, BINARY_MUL, ElementwiseArgs, LIBRARY, UNARY_ACTIVATION,
+    UNARY_SCALE, UNARY_SOFT_CAP,
 };
 use crate::families::{ACTIVATION_GELU, ACTIVATION_SIGMOID, ACTIVATION_SILU};
 use crate::pass::{Pass, equal};
 use crate::pipelines::{Loader, PipelineId};
 use crate::tensor::Tensor;
 use graph::BackendError;
-use graph::ops::Activation;
+use graph::ops::{Activation, ClampedSwiGlu};
 
 /// The number of an activation in the shaders; 0 is none.
 pub(super) const fn activation_number(activation: Activation) -> i32 {
@@ -35,6 +35,7 @@ pub(crate) struct Kernels {
     add: PipelineId,
     mul: PipelineId,
     gated: [PipelineId; 3],
+    clamped: PipelineId,
 }
 
 impl Kernels {
@@ -57,6 +58,7 @@ impl Kernels {
             soft_cap: kernel("unary", UNARY_SOFT_CAP, 0)?,
             add: kernel("binary", BINARY_ADD, 0)?,
             mul: kernel("binary", BINARY_MUL, 0)?,
+            clamped: kernel("binary", BINARY_CLAMPED, 0)?,
         })
     }
 }
@@ -98,6 +100,19 @@ pub(super) fn mul<D: Device>(pass: &mut Pass<'_, D>) -> std::result::Result<(), 
     binary(pass, pass.kernels().elementwise.mul)
 }
 
+/// The gate of gpt-oss.
+pub(super) fn clamped_swiglu<D: Device>(
+    pass: &mut Pass<'_, D>,
+    op: &ClampedSwiGlu,
+) -> std::result::Result<(), BackendError> {
+    let (a, b, y) = (pass.input(0)?, pass.input(1)?, pass.output()?);
+    require(op.limit > 0.0, "limit", "a positive number", op.limit)?;
+    require(b.shape == a.shape, "input 1", format!("the shape of input 0 ({})", a.shape), b.shape)?;
+    equal("elements of the result", y.shape.elements(), a.shape.elements())?;
+    let kernel = pass.kernels().elementwise.clamped;
+    of_pair(pass, kernel, "", [op.alpha, op.limit], &a, &b, &y)
+}
+
 /// `activation(a) * b`.
 pub(super) fn gated<D: Device>(
     pass: &mut Pass<'_, D>,
@@ -115,7 +130,7 @@ fn unary<D: Device>(
     let (x, y) = (pass.input(0)?, pass.output()?);
     equal("elements of the result", y.shape.elements(), x.shape.elements())?;
     let elements = x.shape.elements();
-    let args = ElementwiseArgs { elements: elements as u64, period: elements as u64, factor, reserved: 0 };
+    let args = ElementwiseArgs { elements: elements as u64, period: elements as u64, factor, limit: 0.0 };
     let threads = elements.div_ceil(PER_THREAD);
     pass.launch(kernel, "")
         .reads(0, &x)
@@ -129,7 +144,7 @@ fn binary<D: Device>(pass: &mut Pass<'_, D>, kernel: PipelineId) -> std::result:
     equal("elements of the result", y.shape.elements(), a.shape.elements())?;
     let fits = b.shape == a.shape || (b.shape.rows == 1 && b.shape.cols == a.shape.cols);
     require(fits, "input 1", format!("the shape of input 0 ({}), or one row of it", a.shape), b.shape)?;
-    of_pair(pass, kernel, "", &a, &b, &y)
+    of_pair(pass, kernel, "", [0.0; 2], &a, &b, &y)
 }
 
 /// `activation(a) * b` as a step of a fused operation.
@@ -141,19 +156,20 @@ pub(super) fn gated_step<D: Device>(
     y: &Tensor<D::Buffer>,
 ) -> std::result::Result<(), BackendError> {
     let kernel = of(pass.kernels().elementwise.gated, activation);
-    of_pair(pass, kernel, "gated", a, b, y)
+    of_pair(pass, kernel, "gated", [0.0; 2], a, b, y)
 }
 
 fn of_pair<D: Device>(
     pass: &mut Pass<'_, D>,
     kernel: PipelineId,
     step: &str,
+    [factor, limit]: [f32; 2],
     a: &Tensor<D::Buffer>,
     b: &Tensor<D::Buffer>,
     y: &Tensor<D::Buffer>,
 ) -> std::result::Result<(), BackendError> {
     let (elements, period) = (a.shape.elements(), b.shape.elements());
-    let args = ElementwiseArgs { elements: elements as u64, period: period as u64, factor: 0.0, reserved: 0 };
+    let args = ElementwiseArgs { elements: elements as u64, period: period as u64, factor, limit };
     let threads = elements.div_ceil(PER_THREAD);
     pass.launch(kernel, step)
         .reads(0, a)

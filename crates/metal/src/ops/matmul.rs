@@ -18,7 +18,7 @@ use quant::Format;
 /// Tokens of a pass of the matrix-vector kernels, one variant each.
 const MATVEC_TOKENS: [usize; 4] = [1, 2, 4, 8];
 /// From so many tokens on, tiles are used: below, most of a tile of 32 tokens would be empty.
-const GEMM_LEAST_TOKENS: usize = 9;
+pub(super) const GEMM_LEAST_TOKENS: usize = 9;
 
 /// The pipelines of the family.
 pub(crate) struct Kernels {
@@ -163,7 +163,8 @@ fn check<B>(product: &Product<'_, B>, x: &Tensor<B>, y: &Tensor<B>) -> std::resu
     Ok(())
 }
 
-fn row_bytes<B>(weight: &Weight<B>) -> std::result::Result<usize, BackendError> {
+/// Bytes of a row.
+pub(super) fn row_bytes<B>(weight: &Weight<B>) -> std::result::Result<usize, BackendError> {
     weight.format.row_bytes(weight.cols).ok_or_else(|| {
         let expected = format!("whole blocks of {}", weight.format.block_len());
         crate::pass::invariant("columns of the weight", expected, weight.cols)
@@ -278,7 +279,7 @@ fn tiles<D: Device>(
 
 /// Threadgroup memory of the tiled product: a tile of weights, as halves where the format's range allows it, and one of
 /// activations; later the results, which are no more.
-fn gemm_threadgroup_bytes(format: Format) -> usize {
+pub(super) fn gemm_threadgroup_bytes(format: Format) -> usize {
     // WIDE_RANGE in formats.h.
     let wide = matches!(format, Format::F32 | Format::BF16 | Format::MXFP4 | Format::Q8_K);
     let weight = if wide { 4 } else { 2 };

@@ -7,6 +7,7 @@ pub(crate) mod attention;
 mod cache;
 mod checks;
 mod elementwise;
+mod experts;
 mod formats;
 pub(crate) mod fused;
 mod inputs;
@@ -16,6 +17,7 @@ mod rope;
 mod rows;
 mod shape;
 mod softmax;
+mod topk;
 
 use crate::device::{Device, Result};
 pub use crate::families::LIBRARIES;
@@ -29,12 +31,14 @@ pub struct Kernels {
     pub(crate) attention: attention::Kernels,
     pub(crate) cache: cache::Kernels,
     pub(crate) elementwise: elementwise::Kernels,
+    pub(crate) experts: experts::Kernels,
     pub(crate) matmul: matmul::Kernels,
     pub(crate) norm: norm::Kernels,
     pub(crate) rope: rope::Kernels,
     pub(crate) rows: rows::Kernels,
     pub(crate) shape: shape::Kernels,
     pub(crate) softmax: softmax::Kernels,
+    pub(crate) topk: topk::Kernels,
 }
 
 impl Kernels {
@@ -47,12 +51,14 @@ impl Kernels {
             attention: attention::Kernels::load(loader)?,
             cache: cache::Kernels::load(loader)?,
             elementwise: elementwise::Kernels::load(loader)?,
+            experts: experts::Kernels::load(loader)?,
             matmul: matmul::Kernels::load(loader)?,
             norm: norm::Kernels::load(loader)?,
             rope: rope::Kernels::load(loader)?,
             rows: rows::Kernels::load(loader)?,
             shape: shape::Kernels::load(loader)?,
             softmax: softmax::Kernels::load(loader)?,
+            topk: topk::Kernels::load(loader)?,
         })
     }
 }
@@ -82,11 +88,16 @@ pub(crate) fn encode<D: Device>(pass: &mut Pass<'_, D>) -> std::result::Result<(
         Op::Activation(activation) => elementwise::activation(pass, *activation),
         Op::SoftCap(cap) => elementwise::soft_cap(pass, *cap),
         Op::Gated(activation) => elementwise::gated(pass, *activation),
+        Op::ClampedSwiGlu(op) => elementwise::clamped_swiglu(pass, op),
         Op::RmsNorm(op) => norm::rms_norm(pass, op),
         Op::QkNorm(op) => norm::qk_norm(pass, op),
         Op::Softmax(op) => softmax::softmax(pass, op),
         Op::MatMul(op) => matmul::matmul(pass, op),
         Op::BatchMatMul(op) => matmul::batch_matmul(pass, op),
+        Op::ExpertMatMul(op) => experts::expert_matmul(pass, op),
+        Op::CombineExperts => experts::combine(pass),
+        Op::TopK(op) => topk::top_k(pass, op),
+        Op::GatherCols => topk::gather_cols(pass),
         Op::GetRows(op) => rows::get_rows(pass, op),
         Op::Rope(op) => rope::rope(pass, op),
         Op::KvStore(_) => cache::kv_store(pass),
@@ -98,12 +109,7 @@ pub(crate) fn encode<D: Device>(pass: &mut Pass<'_, D>) -> std::result::Result<(
         Op::FusedQkv(op) => fused::qkv(pass, op),
         Op::QkvBiasRopeStore(op) => fused::qkv_bias_rope_store(pass, op),
         Op::FusedFfn(op) => fused::ffn(pass, op),
-        Op::Input(_)
-        | Op::ClampedSwiGlu(_)
-        | Op::TopK(_)
-        | Op::GatherCols
-        | Op::ExpertMatMul(_)
-        | Op::CombineExperts => {
+        Op::Input(_) => {
             Err(invariant("operation", "one that the backend claims", pass.call().node.op.name()))
         }
     }

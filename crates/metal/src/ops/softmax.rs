@@ -1,4 +1,4 @@
-//! Operations over whole rows (`kernels/softmax.metal`).
+//! Softmax of rows (`kernels/softmax.metal`).
 
 use super::checks::int;
 use crate::device::{Device, Result, Size};
@@ -30,7 +30,7 @@ pub(super) fn softmax<D: Device>(
 ) -> std::result::Result<(), BackendError> {
     let (x, y) = (pass.input(0)?, pass.output()?);
     equal("elements of the result", y.shape.elements(), x.shape.elements())?;
-    let args = RowArgs { cols: int("columns", x.shape.cols)?, k: 0, scale: op.scale };
+    let args = RowArgs { cols: int("columns", x.shape.cols)?, scale: op.scale };
     let threads = x.shape.cols.next_multiple_of(32).clamp(32, MOST_THREADS);
     let rows = if x.shape.cols == 0 { 0 } else { x.shape.rows };
     let kernel = pass.kernels().softmax.softmax;

@@ -1,0 +1,110 @@
+// The largest elements of rows, and elements by their columns.
+
+// A float as an integer that has its place in the order: -0 is 0, and what is no number comes before all others. Floats
+// themselves would not do: fast arithmetic may take it that there is no NaN.
+inline uint place_of(float x) {
+    const uint bits = as_type<uint>(x), magnitude = bits & 0x7fffffffu;
+    if (magnitude > 0x7f800000u) return 0u;
+    if (magnitude == 0u) return 0x80000000u;
+    return magnitude == bits ? bits | 0x80000000u : ~bits;
+}
+
+// A column and its element's place.
+struct Candidate {
+    uint place;
+    uint column;
+};
+#define NO_COLUMN 0xffffffffu
+
+inline bool before(Candidate a, Candidate b) {
+    return a.place > b.place || (a.place == b.place && a.column < b.column);
+}
+
+// The best candidate of a SIMD-group, in every lane.
+inline Candidate simd_best(Candidate c) {
+    Candidate best;
+    best.place = simd_max(c.place);
+    best.column = simd_min(c.place == best.place ? c.column : NO_COLUMN);
+    return best;
+}
+
+// Narrow rows: a SIMD-group has a whole row in its registers, TOPK_NARROW / SIMD_WIDTH elements a lane, and takes the best one
+// k times.
+kernel void top_k_1sg(device const float* x [[buffer(0)]],
+                      device int* columns [[buffer(1)]],
+                      constant TopKArgs& args [[buffer(2)]],
+                      uint group [[threadgroup_position_in_grid]],
+                      ushort simd [[simdgroup_index_in_threadgroup]],
+                      ushort lane [[thread_index_in_simdgroup]]) {
+    constexpr short ELEMENTS = TOPK_NARROW / SIMD_WIDTH;
+    const int row = int(group) * TOPK_ROWS + simd;
+    if (row >= args.rows) return;
+    device const float* from = x + ulong(row) * args.cols;
+    Candidate mine[ELEMENTS];
+    for (short i = 0; i < ELEMENTS; i++) {
+        const int column = lane + i * SIMD_WIDTH;
+        const bool exists = column < args.cols;
+        mine[i].place = exists ? place_of(from[column]) : 0u;
+        mine[i].column = exists ? uint(column) : NO_COLUMN;
+    }
+    for (int k = 0; k < args.k; k++) {
+        Candidate best = mine[0];
+        for (short i = 1; i < ELEMENTS; i++) {
+            if (before(mine[i], best)) best = mine[i];
+        }
+        best = simd_best(best);
+        if (lane == 0) columns[ulong(row) * args.k + k] = int(best.column);
+        // What was taken is out of the race.
+        for (short i = 0; i < ELEMENTS; i++) {
+            if (mine[i].column == best.column) {
+                mine[i].place = 0u;
+                mine[i].column = NO_COLUMN;
+            }
+        }
+    }
+}
+
+// Any row: a threadgroup goes through it k times, each time for the best element behind the one found before. Rows come from
+// the cache then, and k is small (1 is argmax).
+kernel void top_k_row(device const float* x [[buffer(0)]],
+                      device int* columns [[buffer(1)]],
+                      constant TopKArgs& args [[buffer(2)]],
+                      uint row [[threadgroup_position_in_grid]],
+                      ushort thread_index [[thread_index_in_threadgroup]],
+                      ushort threads [[threads_per_threadgroup]],
+                      ushort simd [[simdgroup_index_in_threadgroup]],
+                      ushort lane [[thread_index_in_simdgroup]],
+                      ushort simds [[simdgroups_per_threadgroup]]) {
+    threadgroup Candidate partial[SIMD_WIDTH];
+    device const float* from = x + ulong(row) * args.cols;
+    Candidate last = {0xffffffffu, NO_COLUMN};
+    for (int k = 0; k < args.k; k++) {
+        Candidate best = {0u, NO_COLUMN};
+        for (int i = thread_index; i < args.cols; i += threads) {
+            const Candidate c = {place_of(from[i]), uint(i)};
+            if (before(last, c) && before(c, best)) best = c;
+        }
+        best = simd_best(best);
+        if (lane == 0) partial[simd] = best;
+        threadgroup_barrier(mem_flags::mem_threadgroup);
+        Candidate other = {0u, NO_COLUMN};
+        if (lane < simds) other = partial[lane];
+        last = simd_best(other);
+        // Everybody has read before the next round writes.
+        threadgroup_barrier(mem_flags::mem_threadgroup);
+        if (thread_index == 0) columns[ulong(row) * args.k + k] = int(last.column);
+    }
+}
+
+// y[i, j] = x[i, columns[i, j]]. A column outside of the row gives no number instead of somebody else's memory.
+kernel void gather_cols(device const float* x [[buffer(0)]],
+                        device const int* columns [[buffer(1)]],
+                        device float* y [[buffer(2)]],
+                        constant TopKArgs& args [[buffer(3)]],
+                        uint2 at [[thread_position_in_grid]]) {
+    const ulong to = ulong(at.y) * args.k + at.x;
+    const int column = columns[to];
+    float value = as_type<float>(0x7fc00000u);
+    if (column >= 0 && column < args.cols) value = x[ulong(at.y) * args.cols + column];
+    y[to] = value;
+}

@@ -1,0 +1,183 @@
+//! Products with the matrices of chosen experts (`kernels/experts.metal`, `kernels/experts_gemm.metal`): which kernel serves how
+//! many choices, and its geometry.
+
+use super::checks::{int, require};
+use super::formats::ByFormat;
+use super::inputs::check_indices;
+use super::matmul::{GEMM_LEAST_TOKENS, gemm_threadgroup_bytes, nothing, row_bytes};
+use crate::device::{Device, Result, Size};
+use crate::families::experts::{
+    CombineArgs, EXPERT_ROWS, EXPERT_SIMDGROUPS, ExpertArgs, GEMM, LIBRARY, ROUTE_MOST_EXPERTS,
+    ROUTE_SIMDGROUPS,
+};
+use crate::families::matmul::{GEMM_ROWS, GEMM_THREADS, GEMM_TOKENS};
+use crate::pass::{Pass, equal};
+use crate::pipelines::{Loader, PipelineId};
+use crate::tensor::{Slice, Tensor, Weight};
+use graph::ops::ExpertMatMul;
+use graph::{BackendError, DType, Shape};
+use quant::Format;
+
+/// From so many choices an expert on, on average, they are grouped: a matrix is read once for all of its choices then, and decoded
+/// once for a tile of them.
+const GROUPED_CHOICES: usize = 2;
+
+/// The pipelines of the family.
+pub(crate) struct Kernels {
+    matvec: ByFormat,
+    route: PipelineId,
+    combine: PipelineId,
+    /// Where the device has matrix units.
+    gemm: Option<ByFormat>,
+}
+
+impl Kernels {
+    /// Loads them.
+    pub fn load<D: Device>(loader: &mut Loader<'_, D>) -> Result<Kernels> {
+        let mut library = loader.library(&LIBRARY)?;
+        let matvec = ByFormat::load(&mut library, "expert_matvec_", "")?;
+        let (route, combine) = (library.kernel("expert_route")?, library.kernel("combine_experts")?);
+        let gemm = match loader.capabilities().simdgroup_matrix {
+            true => Some(ByFormat::load(&mut loader.library(&GEMM)?, "expert_gemm_", "")?),
+            false => None,
+        };
+        Ok(Kernels { matvec, route, combine, gemm })
+    }
+}
+
+/// A node's operands.
+struct Operands<B> {
+    x: Tensor<B>,
+    indices: Tensor<B>,
+    y: Tensor<B>,
+    weight: Weight<B>,
+    bias: Slice<B>,
+    /// Bytes of weights that are read, at most: a matrix for each choice, or all of them.
+    weight_bytes: usize,
+}
+
+/// `y[t * used + j] = x[t] (weight of the expert indices[t, j])^T + its bias`.
+pub(super) fn expert_matmul<D: Device>(
+    pass: &mut Pass<'_, D>,
+    op: &ExpertMatMul,
+) -> std::result::Result<(), BackendError> {
+    let (x, indices, y, weight) = (pass.input(0)?, pass.input(1)?, pass.output()?, pass.weight(op.weight)?);
+    let whole = op.experts > 0 && weight.rows.is_multiple_of(op.experts);
+    require(whole, "rows of the weight", format!("a multiple of {} experts", op.experts), weight.rows)?;
+    let rows = weight.rows / op.experts;
+    let choices = indices.shape.elements();
+    require(op.used > 0, "experts of a token", "at least 1", op.used)?;
+    require(indices.dtype == DType::I32, "type of the indices", DType::I32, indices.dtype)?;
+    equal("columns of the indices", indices.shape.cols, op.used)?;
+    equal("columns of the weight", weight.cols, x.shape.cols)?;
+    equal("bytes of the weight", weight.slice.length, weight.rows * row_bytes(&weight)?)?;
+    equal("rows of the result", y.shape.rows, choices)?;
+    equal("columns of the result", y.shape.cols, rows)?;
+    let fits = x.shape.rows == choices || x.shape.rows == indices.shape.rows;
+    let expected = format!("{} (one a token) or {choices} (one a choice)", indices.shape.rows);
+    require(fits, "rows of input 0", expected, x.shape.rows)?;
+    check_indices(pass, 1, "expert", op.experts)?;
+    let bias = match op.bias {
+        Some(id) => {
+            let bias = pass.weight(id)?;
+            require(bias.format == Format::F32, "format of the bias", Format::F32, bias.format)?;
+            equal("elements of the bias", bias.rows * bias.cols, weight.rows)?;
+            bias.slice
+        }
+        None => nothing(&weight.slice),
+    };
+    let tiles = choices / GEMM_TOKENS + choices.min(op.experts + 1);
+    let args = ExpertArgs {
+        row_bytes: row_bytes(&weight)? as u64,
+        cols: int("columns", x.shape.cols)?,
+        rows: int("rows of an expert", rows)?,
+        experts: int("experts", op.experts)?,
+        choices: int("choices", choices)?,
+        choices_per_row: int("experts of a token", if x.shape.rows == choices { 1 } else { op.used })?,
+        has_bias: i32::from(op.bias.is_some()),
+        tiles: int("tiles", tiles)?,
+        reserved: 0,
+    };
+    let weight_bytes = weight.slice.length / op.experts * choices.min(op.experts);
+    let operands = Operands { x, indices, y, weight, bias, weight_bytes };
+    let grouped = pass.switches().gemm
+        && operands.indices.shape.rows >= GEMM_LEAST_TOKENS
+        && choices >= GROUPED_CHOICES * op.experts
+        && op.experts <= ROUTE_MOST_EXPERTS;
+    match &pass.kernels().experts.gemm {
+        Some(gemm) if grouped => {
+            let kernel = gemm.get(operands.weight.format);
+            gemm_of_groups(pass, kernel, &args, &operands)
+        }
+        _ => matvec(pass, &args, &operands),
+    }
+}
+
+/// A product for each choice.
+fn matvec<D: Device>(
+    pass: &mut Pass<'_, D>,
+    args: &ExpertArgs,
+    operands: &Operands<D::Buffer>,
+) -> std::result::Result<(), BackendError> {
+    let Operands { x, indices, y, weight, bias, weight_bytes } = operands;
+    let kernel = pass.kernels().experts.matvec.get(weight.format);
+    let groups = Size::new(y.shape.cols.div_ceil(EXPERT_ROWS * EXPERT_SIMDGROUPS), y.shape.rows, 1);
+    pass.launch(kernel, "")
+        .reads_some(0, weight, *weight_bytes)
+        .reads(1, x)
+        .writes(2, y)
+        .bytes(3, args)
+        .reads(4, indices)
+        .reads(5, bias)
+        .threadgroups(groups, Size::width(EXPERT_SIMDGROUPS * 32))
+}
+
+/// Choices grouped by their experts, then tiles of each group.
+fn gemm_of_groups<D: Device>(
+    pass: &mut Pass<'_, D>,
+    kernel: PipelineId,
+    args: &ExpertArgs,
+    operands: &Operands<D::Buffer>,
+) -> std::result::Result<(), BackendError> {
+    let Operands { x, indices, y, weight, bias, weight_bytes } = operands;
+    let most = args.tiles as usize;
+    let order = pass.scratch(DType::I32, Shape::new(1, y.shape.rows))?;
+    let tiles = pass.scratch(DType::I32, Shape::new(most, 4))?;
+    let route = pass.kernels().experts.route;
+    pass.launch(route, "route")
+        .reads(0, indices)
+        .writes(1, &order)
+        .writes(2, &tiles)
+        .bytes(3, args)
+        .threadgroups(Size::width(usize::from(most > 0)), Size::width(ROUTE_SIMDGROUPS * 32))?;
+    pass.launch(kernel, "")
+        .reads_some(0, weight, *weight_bytes)
+        .reads(1, x)
+        .writes(2, y)
+        .bytes(3, args)
+        .reads(4, &order)
+        .reads(5, &tiles)
+        .reads(6, bias)
+        .threadgroup_memory(0, gemm_threadgroup_bytes(weight.format))
+        .threadgroups(Size::new(most, y.shape.cols.div_ceil(GEMM_ROWS), 1), Size::width(GEMM_THREADS))
+}
+
+/// The weighted sum of what a token's experts give.
+pub(super) fn combine<D: Device>(pass: &mut Pass<'_, D>) -> std::result::Result<(), BackendError> {
+    let (y, weights, z) = (pass.input(0)?, pass.input(1)?, pass.output()?);
+    equal("rows of input 0", y.shape.rows, weights.shape.elements())?;
+    equal("rows of the result", z.shape.rows, weights.shape.rows)?;
+    equal("columns of the result", z.shape.cols, y.shape.cols)?;
+    let args = CombineArgs {
+        cols: int("columns", y.shape.cols)?,
+        used: int("experts of a token", weights.shape.cols)?,
+    };
+    let grid = Size::new(z.shape.cols.div_ceil(4), z.shape.rows, 1);
+    let kernel = pass.kernels().experts.combine;
+    pass.launch(kernel, "")
+        .reads(0, &y)
+        .reads(1, &weights)
+        .writes(2, &z)
+        .bytes(3, &args)
+        .threads(grid, Size::width(grid.width.clamp(1, 64)))
+}

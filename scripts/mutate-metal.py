@@ -36,19 +36,25 @@ KERNELS = ROOT / "crates/metal/kernels"
 # Which tests run for which file: test program, and a part of the tests' names. What compiles and runs quickly comes first.
 ATTENTION = [("kernels", "a_sink"), ("kernels", "keys_without"), ("kernels", "attention"), ("ops", "attention::")]
 MATMUL = [("ops", "matmul::"), ("ops", "fused::")]
+EXPERTS = [("ops", "experts_on_metal::"), ("ops", "experts::")]
 TESTS = {
     "norm.metal": [("kernels", "norm"), ("ops", "norm::")],
-    "softmax.metal": [("kernels", "the_largest"), ("ops", "norm::softmaxes")],
+    "softmax.metal": [("ops", "norm::softmaxes")],
+    "topk.metal": [("ops", "topk::"), ("ops", "experts_on_metal::")],
+    "experts.metal": EXPERTS,
+    "experts_gemm.metal": EXPERTS,
     "rope.metal": [("ops", "rope::")],
     "rope.h": [("ops", "rope::"), ("ops", "fused::")],
     "rows.metal": [("kernels", "indices_outside"), ("ops", "rows::"), ("ops", "cache::rows")],
     "copy.metal": [("ops", "shape::")],
-    "elementwise.metal": [("ops", "elementwise::")],
+    "elementwise.metal": [("ops", "elementwise::"), ("ops", "experts::the_gate")],
     "warmup.metal": [("backend", ""), ("weights", "")],
     "cache.metal": [("kernels", "indices_outside"), ("kernels", "qkv"), ("ops", "cache::"), ("ops", "fused::")],
     "cache.h": [("kernels", "indices_outside"), ("ops", "cache::"), ("ops", "fused::"), ("ops", "attention::")],
     "gemm.metal": MATMUL,
+    "gemm.h": MATMUL,
     "matvec.metal": MATMUL,
+    "matvec.h": MATMUL,
     "attention_decode.metal": ATTENTION,
     "attention_prefill.metal": ATTENTION,
     "attention.h": ATTENTION,

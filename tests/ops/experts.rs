@@ -12,24 +12,24 @@ const FLOAT: f64 = 1e-11;
 const HALF: f64 = 1e-6;
 
 /// A product and its inputs.
-struct Scene {
-    format: Format,
-    experts: usize,
-    used: usize,
-    tokens: usize,
-    out: usize,
-    cols: usize,
+pub struct Scene {
+    pub format: Format,
+    pub experts: usize,
+    pub used: usize,
+    pub tokens: usize,
+    pub out: usize,
+    pub cols: usize,
     /// A row of activations for each choice, not for each token.
-    own_rows: bool,
-    biased: bool,
-    indices: Vec<i32>,
-    x: Vec<f32>,
-    bytes: Vec<u8>,
-    bias: Vec<f32>,
+    pub own_rows: bool,
+    pub biased: bool,
+    pub indices: Vec<i32>,
+    pub x: Vec<f32>,
+    pub bytes: Vec<u8>,
+    pub bias: Vec<f32>,
 }
 
 impl Scene {
-    fn new(format: Format, [experts, used, tokens]: [usize; 3], [out, cols]: [usize; 2]) -> Scene {
+    pub fn new(format: Format, [experts, used, tokens]: [usize; 3], [out, cols]: [usize; 2]) -> Scene {
         let mut random = Random::new((experts * 7 + used * 5 + tokens * 3 + out + cols) as u64);
         let own_rows = random.below(2) == 1;
         // A token's experts differ, as those of a router do.
@@ -57,7 +57,7 @@ impl Scene {
         }
     }
 
-    fn run(&self, tested: &mut Tested) -> Result<Vec<f32>, BackendError> {
+    pub fn run(&self, tested: &mut Tested) -> Result<Vec<f32>, BackendError> {
         let mut case = Case::new(tested.backend.as_mut(), &params(1));
         let rows = self.x.len() / self.cols;
         let inputs = [
@@ -71,7 +71,7 @@ impl Scene {
         case.try_run(Op::ExpertMatMul(op), &inputs)
     }
 
-    fn reference(&self) -> Vec<f64> {
+    pub fn reference(&self) -> Vec<f64> {
         let weights = decoded(self.format, &self.bytes, self.experts * self.out * self.cols);
         let mut y = Vec::new();
         for (choice, &expert) in self.indices.iter().enumerate() {

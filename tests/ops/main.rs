@@ -8,6 +8,7 @@ mod cache;
 mod elementwise;
 mod errors;
 mod experts;
+mod experts_on_metal;
 mod fused;
 mod harness;
 mod invariance;

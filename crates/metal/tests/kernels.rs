@@ -1,5 +1,5 @@
-//! Kernels launched directly: what no operation of the graph asks for yet (the largest elements of rows, attention sinks),
-//! every variant of the norm, and what kernels do with indices that the host would have refused.
+//! Kernels launched directly: attention sinks, every variant of the norm, and what kernels do with indices that the host would
+//! have refused.
 
 use metal::Switches;
 use metal::device::*;
@@ -79,39 +79,6 @@ fn check(what: &str, found: &[f32], expected: &[f64]) {
 /// Numbers that repeat after 97.
 fn numbers(n: usize) -> Vec<f32> {
     (0..n).map(|i| ((i * 37 + 11) % 97) as f32 / 97.0 - 0.5).collect()
-}
-
-#[test]
-fn the_largest_elements_come_in_order_and_of_equals_the_first() {
-    for (cols, threads) in [(1, 32), (31, 32), (1000, 256), (4099, 1024)] {
-        let k = 7;
-        let mut x = numbers(2 * cols);
-        x[cols / 2] = f32::NAN;
-        if cols > 40 {
-            x[cols + 3] = f32::NEG_INFINITY;
-        }
-        let buffers = [
-            (0, bytes(&x)),
-            (1, bytes(&[0i32; 14])),
-            (2, bytes(&[0f32; 14])),
-            (3, bytes(&[cols as i32, k, 0])),
-        ];
-        let found = launch(library("softmax"), "top_k", &buffers, Size::width(2), Size::width(threads));
-        let indices: Vec<i32> = elements(&found[1]);
-        let values: Vec<f32> = elements(&found[2]);
-        for (row, x) in x.chunks(cols).enumerate() {
-            let mut order: Vec<usize> = (0..cols).filter(|&i| !x[i].is_nan()).collect();
-            order.sort_by(|&a, &b| x[b].total_cmp(&x[a]).then(a.cmp(&b)));
-            for i in 0..7 {
-                let expected = order.get(i).map_or((-1, f32::NEG_INFINITY), |&at| (at as i32, x[at]));
-                assert_eq!(
-                    (indices[row * 7 + i], values[row * 7 + i]),
-                    expected,
-                    "{cols} columns, row {row}, {i}"
-                );
-            }
-        }
-    }
 }
 
 /// `AttentionArgs` of one sequence with heads of 64 in an f32 cache of pages of 16.

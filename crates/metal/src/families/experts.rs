@@ -11,7 +11,7 @@ pub(crate) const EXPERT_ROWS: usize = 4;
 /// SIMD-groups of the one threadgroup that groups choices.
 pub(crate) const ROUTE_SIMDGROUPS: usize = 16;
 /// Most experts that it can group choices by: a counter each in threadgroup memory.
-pub(crate) const ROUTE_MOST_EXPERTS: usize = 2047;
+pub(crate) const ROUTE_MOST_EXPERTS: usize = 512;
 
 pub(crate) const LIBRARY: Library = Library {
     name: "experts",

@@ -44,3 +44,19 @@ inline float activate(int kind, float x) {
     float s = 1.0f / (1.0f + precise::exp(-x));
     return kind == ACTIVATION_SILU ? x * s : s;
 }
+
+// `x` where it is no number, else no more than `most`. The bits decide, for fast arithmetic may take it that there is no NaN.
+inline float at_most(float x, float most) {
+    return (as_type<uint>(x) & 0x7fffffffu) > 0x7f800000u ? x : min(x, most);
+}
+
+// The gate of gpt-oss: (u + 1) * g * sigmoid(alpha * g), where g is the gate and u the other operand, both held to the limit.
+inline float clamped_gate(float gate, float up, float alpha, float limit) {
+    const float g = at_most(gate, limit), u = -at_most(-at_most(up, limit), limit);
+    return (u + 1.0f) * (g / (1.0f + precise::exp(-alpha * g)));
+}
+
+// A gate times what it lets through; the last two arguments are of the clamped one.
+inline float gated(int kind, float gate, float up, float alpha, float limit) {
+    return kind == ACTIVATION_CLAMPED ? clamped_gate(gate, up, alpha, limit) : activate(kind, gate) * up;
+}

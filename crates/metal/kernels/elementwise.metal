@@ -9,17 +9,6 @@ inline float4 activate4(float4 v) {
     return v;
 }
 
-// `x` where it is no number, else no more than `most`. The bits decide, for fast arithmetic may take it that there is no NaN.
-inline float at_most(float x, float most) {
-    return (as_type<uint>(x) & 0x7fffffffu) > 0x7f800000u ? x : min(x, most);
-}
-
-// The gate of gpt-oss: (u + 1) * g * sigmoid(alpha * g), where g is the gate and u the other operand, both held to the limit.
-inline float clamped_gate(float gate, float up, float alpha, float limit) {
-    const float g = at_most(gate, limit), u = -at_most(-at_most(up, limit), limit);
-    return (u + 1.0f) * (g / (1.0f + precise::exp(-alpha * g)));
-}
-
 // Four elements a thread, in a grid of exactly as many threads as that takes: lanes next to each other read one line.
 kernel void unary(device const float* x [[buffer(0)]],
                   device float* y [[buffer(1)]],
@@ -57,9 +46,8 @@ kernel void binary(device const float* a [[buffer(0)]],
     }
     if (OPERATION == BINARY_ADD) v += w;
     if (OPERATION == BINARY_MUL) v *= w;
-    if (OPERATION == BINARY_GATED) v = activate4(v) * w;
-    if (OPERATION == BINARY_CLAMPED) {
-        for (short k = 0; k < 4; k++) v[k] = clamped_gate(v[k], w[k], args.factor, args.limit);
+    if (OPERATION == BINARY_GATED) {
+        for (short k = 0; k < 4; k++) v[k] = gated(ACTIVATION, v[k], w[k], args.factor, args.limit);
     }
     store4_partial(y + i, v, count);
 }

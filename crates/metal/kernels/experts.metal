@@ -1,7 +1,8 @@
 // Mixtures of experts: each choice, a token's with one of its experts, is a row of activations times that expert's matrix.
 
 // Sums of few choices: a SIMD-group computes EXPERT_ROWS rows of the result of one choice (matvec.h), with the matrix that its
-// index says. An index that is no expert's gives no numbers, and reads no weights.
+// index says; with a gate, half of them are of a second weight, and what is stored is the gate times those. An index that is
+// no expert's gives no numbers, and reads no weights. Buffers that are not used are bound to anything.
 template <typename F>
 kernel void expert_matvec(device const uchar* w [[buffer(0)]],
                           device const float* x [[buffer(1)]],
@@ -9,30 +10,40 @@ kernel void expert_matvec(device const uchar* w [[buffer(0)]],
                           constant ExpertArgs& args [[buffer(3)]],
                           device const int* indices [[buffer(4)]],
                           device const float* bias [[buffer(5)]],
+                          device const uchar* w1 [[buffer(6)]],
+                          device const float* bias1 [[buffer(7)]],
                           uint2 group [[threadgroup_position_in_grid]],
                           ushort simd [[simdgroup_index_in_threadgroup]],
                           ushort lane [[thread_index_in_simdgroup]]) {
-    const int first = int(group.x * EXPERT_SIMDGROUPS + simd) * EXPERT_ROWS, choice = int(group.y);
+    const bool has_gate = args.gate != 0;
+    const int step = has_gate ? EXPERT_ROWS / 2 : EXPERT_ROWS;
+    const int first = int(group.x * EXPERT_SIMDGROUPS + simd) * step, choice = int(group.y);
     if (first >= args.rows) return;
     device float* to = y + ulong(choice) * args.rows + first;
     const int expert = indices[choice];
     if (expert < 0 || expert >= args.experts) {
-        if (lane < EXPERT_ROWS && first + lane < args.rows) to[lane] = as_type<float>(0x7fc00000u);
+        if (lane < step && first + lane < args.rows) to[lane] = as_type<float>(0x7fc00000u);
         return;
     }
     // Rows past the end read the last one again; they are not stored.
     RowSums<EXPERT_ROWS, 1> p;
+    const ulong base = ulong(expert) * args.rows;
     for (short r = 0; r < EXPERT_ROWS; r++) {
-        p.row[r] = w + (ulong(expert) * args.rows + min(first + r, args.rows - 1)) * args.row_bytes;
+        const bool up = has_gate && r >= EXPERT_ROWS / 2;
+        const int index = min(first + (up ? r - EXPERT_ROWS / 2 : int(r)), args.rows - 1);
+        p.row[r] = (up ? w1 : w) + (base + index) * args.row_bytes;
     }
     p.in[0] = x + ulong(choice / args.choices_per_row) * args.cols;
     add_products<F>(p, args.cols, lane);
     if (lane != 0) return;
     for (short r = 0; r < EXPERT_ROWS; r++) {
-        if (first + r >= args.rows) break;
-        float value = p.acc[r][0];
-        if (args.has_bias != 0) value += bias[ulong(expert) * args.rows + first + r];
-        to[r] = value;
+        if (r >= step || first + r >= args.rows) continue;
+        float value = p.acc[r][0], up = p.acc[(r + EXPERT_ROWS / 2) % EXPERT_ROWS][0];
+        if (args.has_bias != 0) {
+            value += bias[base + first + r];
+            if (has_gate) up += bias1[base + first + r];
+        }
+        to[r] = has_gate ? gated(args.gate, value, up, args.alpha, args.limit) : value;
     }
 }
 

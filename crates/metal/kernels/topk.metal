@@ -28,39 +28,86 @@ inline Candidate simd_best(Candidate c) {
     return best;
 }
 
-// Narrow rows: a SIMD-group has a whole row in its registers, TOPK_NARROW / SIMD_WIDTH elements a lane, and takes the best one
-// k times.
+// A row that a SIMD-group has in its registers.
+struct NarrowRow {
+    Candidate mine[TOPK_NARROW / SIMD_WIDTH];
+};
+
+inline void load_row(thread NarrowRow& row, device const float* from, int cols, ushort lane) {
+    for (short i = 0; i < TOPK_NARROW / SIMD_WIDTH; i++) {
+        const int column = lane + i * SIMD_WIDTH;
+        const bool exists = column < cols;
+        row.mine[i].place = exists ? place_of(from[column]) : 0u;
+        row.mine[i].column = exists ? uint(column) : NO_COLUMN;
+    }
+}
+
+// The column of the best element, which is out of the race then.
+inline int take_best(thread NarrowRow& row) {
+    Candidate best = row.mine[0];
+    for (short i = 1; i < TOPK_NARROW / SIMD_WIDTH; i++) {
+        if (before(row.mine[i], best)) best = row.mine[i];
+    }
+    best = simd_best(best);
+    for (short i = 0; i < TOPK_NARROW / SIMD_WIDTH; i++) {
+        if (row.mine[i].column == best.column) {
+            row.mine[i].place = 0u;
+            row.mine[i].column = NO_COLUMN;
+        }
+    }
+    return int(best.column);
+}
+
+// Narrow rows: a SIMD-group each.
 kernel void top_k_1sg(device const float* x [[buffer(0)]],
                       device int* columns [[buffer(1)]],
                       constant TopKArgs& args [[buffer(2)]],
                       uint group [[threadgroup_position_in_grid]],
                       ushort simd [[simdgroup_index_in_threadgroup]],
                       ushort lane [[thread_index_in_simdgroup]]) {
-    constexpr short ELEMENTS = TOPK_NARROW / SIMD_WIDTH;
+    const int row = int(group) * TOPK_ROWS + simd;
+    if (row >= args.rows) return;
+    NarrowRow elements;
+    load_row(elements, x + ulong(row) * args.cols, args.cols, lane);
+    for (int k = 0; k < args.k; k++) {
+        const int column = take_best(elements);
+        if (lane == 0) columns[ulong(row) * args.k + k] = column;
+    }
+}
+
+// A router's choice and its weights: the columns of the largest elements, and a softmax of these elements, or of all of
+// the row, at those columns. A SIMD-group a row, a lane a choice.
+kernel void router_1sg(device const float* x [[buffer(0)]],
+                       device int* columns [[buffer(1)]],
+                       device float* weights [[buffer(2)]],
+                       constant RouterArgs& args [[buffer(3)]],
+                       uint group [[threadgroup_position_in_grid]],
+                       ushort simd [[simdgroup_index_in_threadgroup]],
+                       ushort lane [[thread_index_in_simdgroup]]) {
     const int row = int(group) * TOPK_ROWS + simd;
     if (row >= args.rows) return;
     device const float* from = x + ulong(row) * args.cols;
-    Candidate mine[ELEMENTS];
-    for (short i = 0; i < ELEMENTS; i++) {
-        const int column = lane + i * SIMD_WIDTH;
-        const bool exists = column < args.cols;
-        mine[i].place = exists ? place_of(from[column]) : 0u;
-        mine[i].column = exists ? uint(column) : NO_COLUMN;
-    }
+    NarrowRow elements;
+    load_row(elements, from, args.cols, lane);
+    int column = 0;
     for (int k = 0; k < args.k; k++) {
-        Candidate best = mine[0];
-        for (short i = 1; i < ELEMENTS; i++) {
-            if (before(mine[i], best)) best = mine[i];
-        }
-        best = simd_best(best);
-        if (lane == 0) columns[ulong(row) * args.k + k] = int(best.column);
-        // What was taken is out of the race.
-        for (short i = 0; i < ELEMENTS; i++) {
-            if (mine[i].column == best.column) {
-                mine[i].place = 0u;
-                mine[i].column = NO_COLUMN;
-            }
-        }
+        const int best = take_best(elements);
+        if (lane == k) column = best;
+    }
+    const bool chosen = lane < args.k;
+    const float score = chosen ? args.scale * from[column] : -INFINITY;
+    // The largest of the chosen is the largest of all.
+    const float largest = simd_max(score);
+    const float mine = chosen ? precise::exp(score - largest) : 0.0f;
+    float sum = mine;
+    if (args.of_all != 0) {
+        sum = 0.0f;
+        for (int i = lane; i < args.cols; i += SIMD_WIDTH) sum += precise::exp(args.scale * from[i] - largest);
+    }
+    sum = simd_sum(sum);
+    if (chosen) {
+        columns[ulong(row) * args.k + lane] = column;
+        weights[ulong(row) * args.k + lane] = mine / sum;
     }
 }
 

@@ -198,8 +198,14 @@ impl<D: Device> MetalBackend<D> {
             let expected = format!("the last node of the chain of node {}", stray.id.0);
             return Err(invariant("order of nodes", expected, format!("node {}", call.id.0)));
         }
-        let mut pass = Pass::new(call, &mut self.core, &self.kernels);
-        if held.is_empty() { ops::encode(&mut pass) } else { ops::encode_chain(&mut pass, &held) }
+        if !held.is_empty() && ops::is_apart(call, &held) {
+            return ops::encode_chain(&mut Pass::new(call, &mut self.core, &self.kernels), &held);
+        }
+        for Held { id, inputs, output } in &held {
+            let alone = NodeCall { id: *id, node: call.graph.node(*id), inputs, output: *output, ..*call };
+            ops::encode(&mut Pass::new(&alone, &mut self.core, &self.kernels))?;
+        }
+        ops::encode(&mut Pass::new(call, &mut self.core, &self.kernels))
     }
 
     /// Copies the node's value aside, for the trace.

@@ -5,8 +5,8 @@
 //! both needed. When a graph is built, the backend is told of its nodes in the order in which it will execute them, and
 //! plans: all nodes of a chain but the last are held, and the last one's dispatch computes them all.
 
-use crate::ops::fused;
-use graph::ops::{KvStore, MatMul, QkNorm, Rope};
+use crate::ops::{fused, topk};
+use graph::ops::{ExpertMatMul, KvStore, MatMul, QkNorm, Rope, TopK};
 use graph::{Graph, GraphParams, Node, NodeId, Op, Operand, StateSpec};
 use std::collections::HashMap;
 
@@ -20,15 +20,21 @@ pub enum Chain {
     /// Projections of one value to queries, keys and values, norms of heads and rotations of the first two, if there are
     /// any, and the store: what the graph's fused node does, for graphs without it.
     QkvStore,
+    /// A router's choice and its weights: the largest of its logits, and a softmax of these or of all at their columns.
+    Router,
+    /// Products of one value with two matrices of each chosen expert, and the gate of them.
+    ExpertGate,
 }
 
 impl Chain {
     /// Every chain with each number of nodes that it may have, longest first.
-    const LENGTHS: [(Chain, usize); 5] = [
+    const LENGTHS: [(Chain, usize); 7] = [
         (Chain::QkvStore, 8),
         (Chain::QkvStore, 6),
         (Chain::QkvStore, 4),
         (Chain::NormAddNorm, 3),
+        (Chain::Router, 3),
+        (Chain::ExpertGate, 3),
         (Chain::AddNorm, 2),
     ];
 }
@@ -106,6 +112,8 @@ fn is_chain(graph: &Graph, chain: Chain, nodes: &[NodeId]) -> bool {
                     && reads(norm, sum)
             }
             (Chain::QkvStore, nodes) => is_qkv_store(graph, nodes).is_some(),
+            (Chain::Router, &[top, second, last]) => is_router(graph, top, second, last),
+            (Chain::ExpertGate, &[gate, up, product]) => is_expert_gate(graph, gate, up, product),
             _ => false,
         }
 }
@@ -113,6 +121,37 @@ fn is_chain(graph: &Graph, chain: Chain, nodes: &[NodeId]) -> bool {
 fn is_read_once(graph: &Graph, id: NodeId) -> bool {
     let readers = graph.nodes().iter().filter(|node| node.inputs.contains(&id)).count();
     readers == 1 && !graph.outputs().contains(&id)
+}
+
+/// Whether these nodes, in this order, are a [`Chain::Router`] of a size that the kernel has.
+fn is_router(graph: &Graph, top: NodeId, second: NodeId, last: NodeId) -> bool {
+    let Op::TopK(TopK { k }) = graph.node(top).op else { return false };
+    let logits = graph.node(top).inputs[0];
+    let inputs = |id: NodeId| graph.node(id).inputs.as_slice();
+    let joined = match (&graph.node(second).op, &graph.node(last).op) {
+        (Op::GatherCols, Op::Softmax(_)) => inputs(second) == [logits, top] && inputs(last) == [second],
+        (Op::Softmax(_), Op::GatherCols) => inputs(second) == [logits] && inputs(last) == [second, top],
+        _ => false,
+    };
+    joined && is_read_once(graph, second) && topk::routes(graph.node(logits).shape.cols, k)
+}
+
+/// Whether these nodes, in this order, are a [`Chain::ExpertGate`] of matrices that the kernel reads side by side.
+fn is_expert_gate(graph: &Graph, gate: NodeId, up: NodeId, product: NodeId) -> bool {
+    let (a, b) = match (&graph.node(gate).op, &graph.node(up).op) {
+        (Op::ExpertMatMul(a), Op::ExpertMatMul(b)) => (a, b),
+        _ => return false,
+    };
+    let matrix = |op: &ExpertMatMul| {
+        let weight = graph.weight(op.weight);
+        (weight.format, weight.rows, weight.cols, op.experts, op.used, op.bias.is_some())
+    };
+    matches!(graph.node(product).op, Op::Gated(_) | Op::ClampedSwiGlu(_))
+        && graph.node(product).inputs == [gate, up]
+        && graph.node(gate).inputs == graph.node(up).inputs
+        && matrix(a) == matrix(b)
+        && is_read_once(graph, gate)
+        && is_read_once(graph, up)
 }
 
 /// Whether these nodes, in this order, are a [`Chain::QkvStore`] that the kernel can store.
@@ -180,7 +219,7 @@ mod tests {
     use quant::Format;
     use std::sync::Arc;
 
-    const ALL: [Chain; 3] = [Chain::AddNorm, Chain::NormAddNorm, Chain::QkvStore];
+    const ALL: &[Chain] = crate::ops::CHAINS;
 
     fn builder(tokens: usize) -> GraphBuilder {
         let params = GraphParams {
@@ -239,9 +278,9 @@ mod tests {
         b.input(InputKind::OutRows);
         let normed = norm(&mut b, sum);
         let graph = b.finish(&[sum, normed]);
-        assert_eq!(plan(&graph, &[], &ALL), [(sum.0, normed.0)]);
+        assert_eq!(plan(&graph, &[], ALL), [(sum.0, normed.0)]);
         assert_eq!(plan(&graph, &[], &[]), []);
-        assert_eq!(plan(&graph, &[normed], &ALL), [], "the norm runs elsewhere");
+        assert_eq!(plan(&graph, &[normed], ALL), [], "the norm runs elsewhere");
     }
 
     #[test]
@@ -258,7 +297,7 @@ mod tests {
                 false => vec![(first.0, second.0), (sum.0, second.0)],
                 true => vec![(sum.0, second.0)],
             };
-            assert_eq!(plan(&graph, &[], &ALL), expected);
+            assert_eq!(plan(&graph, &[], ALL), expected);
         }
     }
 
@@ -272,8 +311,8 @@ mod tests {
         let other_sum = add(&mut b, between, late);
         let of_another = norm(&mut b, x);
         let graph = b.finish(&[other_sum, of_another]);
-        assert_eq!(plan(&graph, &[], &ALL), []);
-        assert_eq!(plan(&graph, &[between], &ALL), [], "what lies between runs on another backend");
+        assert_eq!(plan(&graph, &[], ALL), []);
+        assert_eq!(plan(&graph, &[between], ALL), [], "what lies between runs on another backend");
     }
 
     #[test]
@@ -282,7 +321,7 @@ mod tests {
         let [x, _] = two(&mut b);
         let doubled = add(&mut b, x, x);
         let normed = norm(&mut b, doubled);
-        assert_eq!(plan(&b.finish(&[normed]), &[], &ALL), []);
+        assert_eq!(plan(&b.finish(&[normed]), &[], ALL), []);
     }
 
     /// What may be odd about the projections of a layer.
@@ -337,7 +376,7 @@ mod tests {
         let store = b.op("store", store, &[pair[1], pair[2], rows]).unwrap();
         let outputs = if layer.key_is_read { vec![pair[0], pair[1]] } else { vec![pair[0]] };
         let graph = b.finish(&outputs);
-        [plan(&graph, &[], &ALL), held.into_iter().map(|node| (node.0, store.0)).collect()]
+        [plan(&graph, &[], ALL), held.into_iter().map(|node| (node.0, store.0)).collect()]
     }
 
     #[test]
@@ -376,11 +415,11 @@ mod tests {
         });
         let mut fusion = Fusion::default();
         let (graph, sum, normed) = &graphs[0];
-        fusion.prepare(graph, *sum, &ALL);
-        fusion.prepare(graph, *normed, &ALL);
+        fusion.prepare(graph, *sum, ALL);
+        fusion.prepare(graph, *normed, ALL);
         assert_eq!(fusion.holds(*sum), Some(*normed));
         // Of the next graph, only the norm is ours, and its number is higher than all before.
-        fusion.prepare(&graphs[1].0, *normed, &ALL);
+        fusion.prepare(&graphs[1].0, *normed, ALL);
         assert_eq!(fusion.holds(*sum), None);
     }
 }

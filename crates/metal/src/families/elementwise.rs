@@ -9,7 +9,6 @@ pub(crate) const UNARY_SOFT_CAP: i32 = 2;
 pub(crate) const BINARY_ADD: i32 = 0;
 pub(crate) const BINARY_MUL: i32 = 1;
 pub(crate) const BINARY_GATED: i32 = 2;
-pub(crate) const BINARY_CLAMPED: i32 = 3;
 
 pub(crate) const LIBRARY: Library = Library {
     name: "elementwise",
@@ -25,7 +24,6 @@ pub(crate) const LIBRARY: Library = Library {
         ("BINARY_ADD", BINARY_ADD as usize),
         ("BINARY_MUL", BINARY_MUL as usize),
         ("BINARY_GATED", BINARY_GATED as usize),
-        ("BINARY_CLAMPED", BINARY_CLAMPED as usize),
     ],
 };
 

@@ -58,7 +58,10 @@ kernel_args! {
         has_bias: i32,
         /// Tiles that there may be.
         tiles: i32,
-        reserved: i32,
+        /// Number of the gate, or 0.
+        gate: i32,
+        alpha: f32,
+        limit: f32,
     }
 }
 

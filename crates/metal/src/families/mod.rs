@@ -47,12 +47,15 @@ const FORMATS: (&str, &str) = ("formats.h", include_str!("../../kernels/formats.
 pub(crate) const ACTIVATION_SILU: i32 = 1;
 pub(crate) const ACTIVATION_GELU: i32 = 2;
 pub(crate) const ACTIVATION_SIGMOID: i32 = 3;
+/// No activation alone: the gate of gpt-oss.
+pub(crate) const ACTIVATION_CLAMPED: i32 = 4;
 
 /// What every library has `#define`d for `common.h`.
-const COMMON_CONSTANTS: [(&str, usize); 3] = [
+const COMMON_CONSTANTS: [(&str, usize); 4] = [
     ("ACTIVATION_SILU", ACTIVATION_SILU as usize),
     ("ACTIVATION_GELU", ACTIVATION_GELU as usize),
     ("ACTIVATION_SIGMOID", ACTIVATION_SIGMOID as usize),
+    ("ACTIVATION_CLAMPED", ACTIVATION_CLAMPED as usize),
 ];
 
 /// A family of kernels: files that are compiled together. Metal's run-time compiler includes no files, so they are

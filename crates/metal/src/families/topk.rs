@@ -5,6 +5,8 @@ use super::{COMMON, Library};
 
 /// The widest row that one SIMD-group keeps in its registers.
 pub(crate) const TOPK_NARROW: usize = 512;
+/// Most choices of a router: a lane each.
+pub(crate) const ROUTER_MOST: usize = 32;
 /// Rows of a threadgroup, a SIMD-group each.
 pub(crate) const TOPK_ROWS: usize = 4;
 
@@ -12,6 +14,7 @@ pub(crate) const LIBRARY: Library = Library {
     name: "topk",
     files: &[
         ("topk_args.h", TopKArgs::MSL),
+        ("router_args.h", RouterArgs::MSL),
         COMMON,
         ("topk.metal", include_str!("../../kernels/topk.metal")),
     ],
@@ -24,5 +27,18 @@ kernel_args! {
         cols: i32,
         /// Columns of the result.
         k: i32,
+    }
+}
+
+kernel_args! {
+    struct RouterArgs {
+        rows: i32,
+        cols: i32,
+        /// Choices.
+        k: i32,
+        /// Whether the softmax is of all elements.
+        of_all: i32,
+        /// What scores are multiplied with.
+        scale: f32,
     }
 }

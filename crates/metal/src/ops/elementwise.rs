@@ -3,11 +3,11 @@
 use super::checks::require;
 use crate::device::{ConstantValue, Device, FunctionConstants, Result, Size};
 use crate::families::elementwise::{
-    BINARY_ADD, BINARY_CLAMPED, BINARY_GATED, BINARY_MUL, ElementwiseArgs, LIBRARY, UNARY_ACTIVATION,
-    UNARY_SCALE, UNARY_SOFT_CAP,
+    BINARY_ADD, BINARY_GATED, BINARY_MUL, ElementwiseArgs, LIBRARY, UNARY_ACTIVATION, UNARY_SCALE,
+    UNARY_SOFT_CAP,
 };
-use crate::families::{ACTIVATION_GELU, ACTIVATION_SIGMOID, ACTIVATION_SILU};
-use crate::pass::{Pass, equal};
+use crate::families::{ACTIVATION_CLAMPED, ACTIVATION_GELU, ACTIVATION_SIGMOID, ACTIVATION_SILU};
+use crate::pass::{Pass, equal, invariant};
 use crate::pipelines::{Loader, PipelineId};
 use crate::tensor::Tensor;
 use graph::BackendError;
@@ -19,6 +19,29 @@ pub(super) const fn activation_number(activation: Activation) -> i32 {
         Activation::Silu => ACTIVATION_SILU,
         Activation::Gelu => ACTIVATION_GELU,
         Activation::Sigmoid => ACTIVATION_SIGMOID,
+    }
+}
+
+/// What a gate is multiplied with is let through by it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Gate {
+    /// Its number in the shaders.
+    pub number: i32,
+    /// Of the clamped gate.
+    pub alpha: f32,
+    /// Of the clamped gate.
+    pub limit: f32,
+}
+
+impl From<Activation> for Gate {
+    fn from(activation: Activation) -> Gate {
+        Gate { number: activation_number(activation), alpha: 0.0, limit: 0.0 }
+    }
+}
+
+impl From<&ClampedSwiGlu> for Gate {
+    fn from(op: &ClampedSwiGlu) -> Gate {
+        Gate { number: ACTIVATION_CLAMPED, alpha: op.alpha, limit: op.limit }
     }
 }
 
@@ -34,8 +57,8 @@ pub(crate) struct Kernels {
     activations: [PipelineId; 3],
     add: PipelineId,
     mul: PipelineId,
-    gated: [PipelineId; 3],
-    clamped: PipelineId,
+    /// By the gate's number, from 1 on.
+    gated: [PipelineId; 4],
 }
 
 impl Kernels {
@@ -48,17 +71,16 @@ impl Kernels {
                 .set(1, ConstantValue::I32(activation));
             library.kernel_with(name, &constants)
         };
-        let mut of_each = |name: &str, operation: i32| -> Result<[PipelineId; 3]> {
-            Ok([kernel(name, operation, 1)?, kernel(name, operation, 2)?, kernel(name, operation, 3)?])
-        };
+        let mut unary = |activation: i32| kernel("unary", UNARY_ACTIVATION, activation);
+        let activations = [unary(1)?, unary(2)?, unary(3)?];
+        let mut gated = |activation: i32| kernel("binary", BINARY_GATED, activation);
         Ok(Kernels {
-            activations: of_each("unary", UNARY_ACTIVATION)?,
-            gated: of_each("binary", BINARY_GATED)?,
+            activations,
+            gated: [gated(1)?, gated(2)?, gated(3)?, gated(ACTIVATION_CLAMPED)?],
             scale: kernel("unary", UNARY_SCALE, 0)?,
             soft_cap: kernel("unary", UNARY_SOFT_CAP, 0)?,
             add: kernel("binary", BINARY_ADD, 0)?,
             mul: kernel("binary", BINARY_MUL, 0)?,
-            clamped: kernel("binary", BINARY_CLAMPED, 0)?,
         })
     }
 }
@@ -105,12 +127,9 @@ pub(super) fn clamped_swiglu<D: Device>(
     pass: &mut Pass<'_, D>,
     op: &ClampedSwiGlu,
 ) -> std::result::Result<(), BackendError> {
-    let (a, b, y) = (pass.input(0)?, pass.input(1)?, pass.output()?);
     require(op.limit > 0.0, "limit", "a positive number", op.limit)?;
-    require(b.shape == a.shape, "input 1", format!("the shape of input 0 ({})", a.shape), b.shape)?;
-    equal("elements of the result", y.shape.elements(), a.shape.elements())?;
-    let kernel = pass.kernels().elementwise.clamped;
-    of_pair(pass, kernel, "", [op.alpha, op.limit], &a, &b, &y)
+    let (a, b, y) = (pass.input(0)?, pass.input(1)?, pass.output()?);
+    gated_step(pass, "", op.into(), &a, &b, &y)
 }
 
 /// `activation(a) * b`.
@@ -118,8 +137,8 @@ pub(super) fn gated<D: Device>(
     pass: &mut Pass<'_, D>,
     activation: Activation,
 ) -> std::result::Result<(), BackendError> {
-    let kernel = of(pass.kernels().elementwise.gated, activation);
-    binary(pass, kernel)
+    let (a, b, y) = (pass.input(0)?, pass.input(1)?, pass.output()?);
+    gated_step(pass, "", activation.into(), &a, &b, &y)
 }
 
 fn unary<D: Device>(
@@ -147,16 +166,21 @@ fn binary<D: Device>(pass: &mut Pass<'_, D>, kernel: PipelineId) -> std::result:
     of_pair(pass, kernel, "", [0.0; 2], &a, &b, &y)
 }
 
-/// `activation(a) * b` as a step of a fused operation.
+/// A gate, alone or as a step of a fused operation.
 pub(super) fn gated_step<D: Device>(
     pass: &mut Pass<'_, D>,
-    activation: Activation,
+    step: &str,
+    gate: Gate,
     a: &Tensor<D::Buffer>,
     b: &Tensor<D::Buffer>,
     y: &Tensor<D::Buffer>,
 ) -> std::result::Result<(), BackendError> {
-    let kernel = of(pass.kernels().elementwise.gated, activation);
-    of_pair(pass, kernel, "gated", [0.0; 2], a, b, y)
+    require(b.shape == a.shape, "input 1", format!("the shape of input 0 ({})", a.shape), b.shape)?;
+    equal("elements of the result", y.shape.elements(), a.shape.elements())?;
+    let index = usize::try_from(gate.number - 1).ok();
+    let kernel = index.and_then(|index| pass.kernels().elementwise.gated.get(index).copied());
+    let kernel = kernel.ok_or_else(|| invariant("gate", "a number from 1 to 4", gate.number))?;
+    of_pair(pass, kernel, step, [gate.alpha, gate.limit], a, b, y)
 }
 
 fn of_pair<D: Device>(

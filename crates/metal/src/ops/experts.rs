@@ -2,8 +2,9 @@
 //! many choices, and its geometry.
 
 use super::checks::{int, require};
+use super::elementwise::{Gate, gated_step};
 use super::formats::ByFormat;
-use super::inputs::check_indices;
+use super::inputs::{check_indices, check_operand};
 use super::matmul::{GEMM_LEAST_TOKENS, gemm_threadgroup_bytes, nothing, row_bytes};
 use crate::device::{Device, Result, Size};
 use crate::families::experts::{
@@ -11,11 +12,12 @@ use crate::families::experts::{
     ROUTE_SIMDGROUPS,
 };
 use crate::families::matmul::{GEMM_ROWS, GEMM_THREADS, GEMM_TOKENS};
-use crate::pass::{Pass, equal};
+use crate::fusion::Held;
+use crate::pass::{Pass, equal, invariant};
 use crate::pipelines::{Loader, PipelineId};
 use crate::tensor::{Slice, Tensor, Weight};
 use graph::ops::ExpertMatMul;
-use graph::{BackendError, DType, Shape};
+use graph::{BackendError, DType, Op, Shape};
 use quant::Format;
 
 /// From so many choices an expert on, on average, they are grouped: a matrix is read once for all of its choices then, and decoded
@@ -45,7 +47,7 @@ impl Kernels {
     }
 }
 
-/// A node's operands.
+/// A product's operands.
 struct Operands<B> {
     x: Tensor<B>,
     indices: Tensor<B>,
@@ -54,6 +56,13 @@ struct Operands<B> {
     bias: Slice<B>,
     /// Bytes of weights that are read, at most: a matrix for each choice, or all of them.
     weight_bytes: usize,
+    args: ExpertArgs,
+}
+
+/// Choices by their experts.
+struct Groups<B> {
+    order: Tensor<B>,
+    tiles: Tensor<B>,
 }
 
 /// `y[t * used + j] = x[t] (weight of the expert indices[t, j])^T + its bias`.
@@ -61,7 +70,64 @@ pub(super) fn expert_matmul<D: Device>(
     pass: &mut Pass<'_, D>,
     op: &ExpertMatMul,
 ) -> std::result::Result<(), BackendError> {
-    let (x, indices, y, weight) = (pass.input(0)?, pass.input(1)?, pass.output()?, pass.weight(op.weight)?);
+    let (x, indices, y) = (pass.input(0)?, pass.input(1)?, pass.output()?);
+    check_indices(pass, 1, "expert", op.experts)?;
+    let product = operands(pass, op, x, indices, y)?;
+    match gemm_kernel(pass, &product) {
+        Some(kernel) => {
+            let groups = group(pass, &product)?;
+            gemm(pass, kernel, "", &product, &groups)
+        }
+        None => matvec(pass, &product, None, &product.y),
+    }
+}
+
+/// The gate of two products of one value: two nodes that were held, and the pass's own. The products of few choices and the gate are
+/// one dispatch; many choices are grouped once.
+pub(super) fn gate_chain<D: Device>(
+    pass: &mut Pass<'_, D>,
+    held: &[Held],
+    gate: Gate,
+) -> std::result::Result<(), BackendError> {
+    let [first, second] = held else { return Err(invariant("held nodes", 2, held.len())) };
+    let first = operands_of(pass, first)?;
+    let second = operands_of(pass, second)?;
+    let y = pass.output()?;
+    require(y.shape == first.y.shape, "shape of the result", first.y.shape, y.shape)?;
+    require(second.y.shape == first.y.shape, "shape of input 1", first.y.shape, second.y.shape)?;
+    match gemm_kernel(pass, &first) {
+        Some(kernel) => {
+            let groups = group(pass, &first)?;
+            gemm(pass, kernel, "gate", &first, &groups)?;
+            gemm(pass, kernel, "up", &second, &groups)?;
+            gated_step(pass, "gated", gate, &first.y, &second.y, &y)
+        }
+        None => matvec(pass, &first, Some((&second, gate)), &y),
+    }
+}
+
+fn operands_of<D: Device>(
+    pass: &Pass<'_, D>,
+    held: &Held,
+) -> std::result::Result<Operands<D::Buffer>, BackendError> {
+    match (&pass.call().graph.node(held.id).op, held.inputs.as_slice()) {
+        (Op::ExpertMatMul(op), [x, indices]) => {
+            check_operand(pass, indices, "expert", op.experts)?;
+            operands(pass, op, pass.operand(x)?, pass.operand(indices)?, pass.operand(&held.output)?)
+        }
+        (op, _) => Err(invariant("held node", "a product with experts", op.name())),
+    }
+}
+
+/// Checks a product's operands.
+fn operands<D: Device>(
+    pass: &Pass<'_, D>,
+    op: &ExpertMatMul,
+    x: Tensor<D::Buffer>,
+    indices: Tensor<D::Buffer>,
+    y: Tensor<D::Buffer>,
+) -> std::result::Result<Operands<D::Buffer>, BackendError> {
+    let weight = pass.weight(op.weight)?;
     let whole = op.experts > 0 && weight.rows.is_multiple_of(op.experts);
     require(whole, "rows of the weight", format!("a multiple of {} experts", op.experts), weight.rows)?;
     let rows = weight.rows / op.experts;
@@ -76,7 +142,6 @@ pub(super) fn expert_matmul<D: Device>(
     let fits = x.shape.rows == choices || x.shape.rows == indices.shape.rows;
     let expected = format!("{} (one a token) or {choices} (one a choice)", indices.shape.rows);
     require(fits, "rows of input 0", expected, x.shape.rows)?;
-    check_indices(pass, 1, "expert", op.experts)?;
     let bias = match op.bias {
         Some(id) => {
             let bias = pass.weight(id)?;
@@ -86,7 +151,6 @@ pub(super) fn expert_matmul<D: Device>(
         }
         None => nothing(&weight.slice),
     };
-    let tiles = choices / GEMM_TOKENS + choices.min(op.experts + 1);
     let args = ExpertArgs {
         row_bytes: row_bytes(&weight)? as u64,
         cols: int("columns", x.shape.cols)?,
@@ -95,71 +159,95 @@ pub(super) fn expert_matmul<D: Device>(
         choices: int("choices", choices)?,
         choices_per_row: int("experts of a token", if x.shape.rows == choices { 1 } else { op.used })?,
         has_bias: i32::from(op.bias.is_some()),
-        tiles: int("tiles", tiles)?,
-        reserved: 0,
+        tiles: int("tiles", choices / GEMM_TOKENS + choices.min(op.experts + 1))?,
+        gate: 0,
+        alpha: 0.0,
+        limit: 0.0,
     };
     let weight_bytes = weight.slice.length / op.experts * choices.min(op.experts);
-    let operands = Operands { x, indices, y, weight, bias, weight_bytes };
-    let grouped = pass.switches().gemm
-        && operands.indices.shape.rows >= GEMM_LEAST_TOKENS
-        && choices >= GROUPED_CHOICES * op.experts
-        && op.experts <= ROUTE_MOST_EXPERTS;
-    match &pass.kernels().experts.gemm {
-        Some(gemm) if grouped => {
-            let kernel = gemm.get(operands.weight.format);
-            gemm_of_groups(pass, kernel, &args, &operands)
-        }
-        _ => matvec(pass, &args, &operands),
-    }
+    Ok(Operands { x, indices, y, weight, bias, weight_bytes, args })
 }
 
-/// A product for each choice.
+/// The kernel for choices that are grouped, where these are many enough.
+fn gemm_kernel<D: Device>(pass: &Pass<'_, D>, product: &Operands<D::Buffer>) -> Option<PipelineId> {
+    let (tokens, choices) = (product.indices.shape.rows, product.y.shape.rows);
+    let experts = product.weight.rows / product.y.shape.cols.max(1);
+    let grouped = pass.switches().gemm
+        && tokens >= GEMM_LEAST_TOKENS
+        && choices >= GROUPED_CHOICES * experts
+        && experts <= ROUTE_MOST_EXPERTS;
+    let gemm = pass.kernels().experts.gemm.as_ref().filter(|_| grouped)?;
+    Some(gemm.get(product.weight.format))
+}
+
+/// A product for each choice, or a gate of two.
 fn matvec<D: Device>(
     pass: &mut Pass<'_, D>,
-    args: &ExpertArgs,
-    operands: &Operands<D::Buffer>,
+    product: &Operands<D::Buffer>,
+    gate: Option<(&Operands<D::Buffer>, Gate)>,
+    y: &Tensor<D::Buffer>,
 ) -> std::result::Result<(), BackendError> {
-    let Operands { x, indices, y, weight, bias, weight_bytes } = operands;
+    let Operands { x, indices, weight, bias, weight_bytes, args, .. } = product;
     let kernel = pass.kernels().experts.matvec.get(weight.format);
-    let groups = Size::new(y.shape.cols.div_ceil(EXPERT_ROWS * EXPERT_SIMDGROUPS), y.shape.rows, 1);
+    let unused = nothing(&weight.slice);
+    let (rows, args, weight1, bias1, bytes1) = match gate {
+        Some((up, Gate { number, alpha, limit })) => {
+            let args = ExpertArgs { gate: number, alpha, limit, ..*args };
+            (EXPERT_ROWS / 2, args, &up.weight.slice, &up.bias, up.weight_bytes)
+        }
+        None => (EXPERT_ROWS, *args, &unused, &unused, 0),
+    };
+    let groups = Size::new(y.shape.cols.div_ceil(rows * EXPERT_SIMDGROUPS), y.shape.rows, 1);
     pass.launch(kernel, "")
         .reads_some(0, weight, *weight_bytes)
         .reads(1, x)
         .writes(2, y)
-        .bytes(3, args)
+        .bytes(3, &args)
         .reads(4, indices)
         .reads(5, bias)
+        .reads_some(6, weight1, bytes1)
+        .reads(7, bias1)
         .threadgroups(groups, Size::width(EXPERT_SIMDGROUPS * 32))
 }
 
-/// Choices grouped by their experts, then tiles of each group.
-fn gemm_of_groups<D: Device>(
+/// Groups choices by their experts.
+fn group<D: Device>(
     pass: &mut Pass<'_, D>,
-    kernel: PipelineId,
-    args: &ExpertArgs,
-    operands: &Operands<D::Buffer>,
-) -> std::result::Result<(), BackendError> {
-    let Operands { x, indices, y, weight, bias, weight_bytes } = operands;
-    let most = args.tiles as usize;
-    let order = pass.scratch(DType::I32, Shape::new(1, y.shape.rows))?;
+    product: &Operands<D::Buffer>,
+) -> std::result::Result<Groups<D::Buffer>, BackendError> {
+    let most = product.args.tiles as usize;
+    let order = pass.scratch(DType::I32, Shape::new(1, product.y.shape.rows))?;
     let tiles = pass.scratch(DType::I32, Shape::new(most, 4))?;
     let route = pass.kernels().experts.route;
     pass.launch(route, "route")
-        .reads(0, indices)
+        .reads(0, &product.indices)
         .writes(1, &order)
         .writes(2, &tiles)
-        .bytes(3, args)
+        .bytes(3, &product.args)
         .threadgroups(Size::width(usize::from(most > 0)), Size::width(ROUTE_SIMDGROUPS * 32))?;
-    pass.launch(kernel, "")
+    Ok(Groups { order, tiles })
+}
+
+/// Tiles of each group.
+fn gemm<D: Device>(
+    pass: &mut Pass<'_, D>,
+    kernel: PipelineId,
+    step: &str,
+    product: &Operands<D::Buffer>,
+    groups: &Groups<D::Buffer>,
+) -> std::result::Result<(), BackendError> {
+    let Operands { x, y, weight, bias, weight_bytes, args, .. } = product;
+    let tiles = Size::new(groups.tiles.shape.rows, y.shape.cols.div_ceil(GEMM_ROWS), 1);
+    pass.launch(kernel, step)
         .reads_some(0, weight, *weight_bytes)
         .reads(1, x)
         .writes(2, y)
         .bytes(3, args)
-        .reads(4, &order)
-        .reads(5, &tiles)
+        .reads(4, &groups.order)
+        .reads(5, &groups.tiles)
         .reads(6, bias)
         .threadgroup_memory(0, gemm_threadgroup_bytes(weight.format))
-        .threadgroups(Size::new(most, y.shape.cols.div_ceil(GEMM_ROWS), 1), Size::width(GEMM_THREADS))
+        .threadgroups(tiles, Size::width(GEMM_THREADS))
 }
 
 /// The weighted sum of what a token's experts give.

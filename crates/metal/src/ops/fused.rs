@@ -158,7 +158,7 @@ pub(super) fn ffn<D: Device>(pass: &mut Pass<'_, D>, op: &FusedFfn) -> Result<()
         let weights = std::slice::from_ref(weight);
         matmul::products(pass, step, &Product { weights, biases: &[], gate: None }, &x, to)?;
     }
-    elementwise::gated_step(pass, op.activation, &gate, &y, &y)
+    elementwise::gated_step(pass, "gated", op.activation.into(), &gate, &y, &y)
 }
 
 /// The width of a query or key head, by what tells: the rotation, the norm, or nothing, and then any width that divides the

@@ -17,14 +17,14 @@ mod rope;
 mod rows;
 mod shape;
 mod softmax;
-mod topk;
+pub(crate) mod topk;
 
 use crate::device::{Device, Result};
 pub use crate::families::LIBRARIES;
 use crate::fusion::{Chain, Held};
 use crate::pass::{Pass, invariant};
 use crate::pipelines::Loader;
-use graph::{BackendError, Op};
+use graph::{BackendError, NodeCall, Op, Operand};
 
 /// The pipelines of all families.
 pub struct Kernels {
@@ -64,7 +64,8 @@ impl Kernels {
 }
 
 /// The chains of nodes that have a kernel.
-pub(crate) const CHAINS: &[Chain] = &[Chain::AddNorm, Chain::NormAddNorm, Chain::QkvStore];
+pub(crate) const CHAINS: &[Chain] =
+    &[Chain::AddNorm, Chain::NormAddNorm, Chain::QkvStore, Chain::Router, Chain::ExpertGate];
 
 /// Encodes a chain: nodes that were held, and the pass's own node, which ends it.
 pub(crate) fn encode_chain<D: Device>(
@@ -74,8 +75,25 @@ pub(crate) fn encode_chain<D: Device>(
     match &pass.call().node.op {
         Op::RmsNorm(op) => norm::chain(pass, held, op),
         Op::KvStore(_) => fused::qkv_chain(pass, held),
-        op => Err(invariant("last node of the chain", "a norm or a store", op.name())),
+        Op::Softmax(_) | Op::GatherCols => topk::router_chain(pass, held),
+        Op::Gated(activation) => experts::gate_chain(pass, held, (*activation).into()),
+        Op::ClampedSwiGlu(op) => experts::gate_chain(pass, held, op.into()),
+        op => Err(invariant("last node of the chain", "one that ends a chain", op.name())),
     }
+}
+
+/// Whether one dispatch may compute a chain. A value that dies within it may have given its memory to the chain's result, which
+/// is no matter where each element, or each row, is read before it is written, but elsewhere is: then every node is for itself.
+pub(crate) fn is_apart(call: &NodeCall<'_>, held: &[Held]) -> bool {
+    let by_element = matches!(call.node.op, Op::RmsNorm(_) | Op::KvStore(_));
+    let output = &call.output;
+    let inside = |operand: &Operand| held.iter().any(|held| held.id == operand.producer);
+    let meets = |operand: &Operand| {
+        operand.buffer == output.buffer
+            && operand.offset < output.offset + output.bytes()
+            && output.offset < operand.offset + operand.bytes()
+    };
+    by_element || !held.iter().flat_map(|held| &held.inputs).any(|operand| !inside(operand) && meets(operand))
 }
 
 /// Encodes a node.

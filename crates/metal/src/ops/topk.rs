@@ -3,11 +3,12 @@
 use super::checks::{int, require};
 use super::inputs::check_indices;
 use crate::device::{Device, Result, Size};
-use crate::families::topk::{LIBRARY, TOPK_NARROW, TOPK_ROWS, TopKArgs};
-use crate::pass::{Pass, equal};
+use crate::families::topk::{LIBRARY, ROUTER_MOST, RouterArgs, TOPK_NARROW, TOPK_ROWS, TopKArgs};
+use crate::fusion::Held;
+use crate::pass::{Pass, equal, invariant};
 use crate::pipelines::{Loader, PipelineId};
 use graph::ops::TopK;
-use graph::{BackendError, DType};
+use graph::{BackendError, DType, Op};
 
 /// Most threads of a wide row.
 const MOST_THREADS: usize = 1024;
@@ -19,6 +20,7 @@ pub(crate) struct Kernels {
     narrow: PipelineId,
     wide: PipelineId,
     gather_cols: PipelineId,
+    router: PipelineId,
 }
 
 impl Kernels {
@@ -29,6 +31,7 @@ impl Kernels {
             narrow: library.kernel("top_k_1sg")?,
             wide: library.kernel("top_k_row")?,
             gather_cols: library.kernel("gather_cols")?,
+            router: library.kernel("router_1sg")?,
         })
     }
 }
@@ -76,4 +79,44 @@ pub(super) fn gather_cols<D: Device>(pass: &mut Pass<'_, D>) -> std::result::Res
         .writes(2, &y)
         .bytes(3, &args)
         .threads(grid, Size::new(grid.width.clamp(1, 32), grid.height.clamp(1, 8), 1))
+}
+
+/// Whether a kernel makes a router's choice among so many columns in one dispatch.
+pub(crate) fn routes(cols: usize, k: usize) -> bool {
+    cols <= TOPK_NARROW && (1..=cols.min(ROUTER_MOST)).contains(&k)
+}
+
+/// A router's choice and its weights: nodes that were held, and the pass's own node, which gives the weights.
+pub(super) fn router_chain<D: Device>(
+    pass: &mut Pass<'_, D>,
+    held: &[Held],
+) -> std::result::Result<(), BackendError> {
+    let graph = pass.call().graph;
+    let [top, second] = held else { return Err(invariant("held nodes", 2, held.len())) };
+    let (of_all, scale) = match (&graph.node(second.id).op, &pass.call().node.op) {
+        (Op::Softmax(op), Op::GatherCols) => (true, op.scale),
+        (Op::GatherCols, Op::Softmax(op)) => (false, op.scale),
+        (op, _) => return Err(invariant("held node", "a softmax or elements by their columns", op.name())),
+    };
+    let (x, columns, weights) = (pass.operand(&top.inputs[0])?, pass.operand(&top.output)?, pass.output()?);
+    let (rows, cols, k) = (x.shape.rows, x.shape.cols, columns.shape.cols);
+    let expected = format!("at most {ROUTER_MOST} of {TOPK_NARROW} columns");
+    require(routes(cols, k), "choices", expected, format!("{k} of {cols}"))?;
+    require(columns.dtype == DType::I32, "type of the columns", DType::I32, columns.dtype)?;
+    equal("rows of the columns", columns.shape.rows, rows)?;
+    require(weights.shape == columns.shape, "shape of the result", columns.shape, weights.shape)?;
+    let args = RouterArgs {
+        rows: int("rows", rows)?,
+        cols: int("columns", cols)?,
+        k: int("choices", k)?,
+        of_all: i32::from(of_all),
+        scale,
+    };
+    let kernel = pass.kernels().topk.router;
+    pass.launch(kernel, "router")
+        .reads(0, &x)
+        .writes(1, &columns)
+        .writes(2, &weights)
+        .bytes(3, &args)
+        .threadgroups(Size::width(rows.div_ceil(TOPK_ROWS)), Size::width(TOPK_ROWS * 32))
 }

@@ -94,8 +94,10 @@ fn forward(accelerator: Option<Box<dyn Backend>>, layer: Layer) -> (Vec<f32>, u6
     backends.push(Box::new(CpuBackend::new(options).unwrap()));
     let mut scheduler = Scheduler::new(backends);
     register(|name, data| scheduler.register_weight(name, data).unwrap());
-    let params =
-        GraphParams { participation: Participation { accelerators, layers: None }, ..params(layer.tokens) };
+    let params = GraphParams {
+        participation: Participation { accelerators, ..Participation::default() },
+        ..params(layer.tokens)
+    };
     scheduler
         .prepare(&params, |params| {
             let mut b = GraphBuilder::new(params, vec![]);

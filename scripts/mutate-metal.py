@@ -40,7 +40,7 @@ EXPERTS = [("ops", "experts_on_metal::"), ("ops", "experts::")]
 TESTS = {
     "norm.metal": [("kernels", "norm"), ("ops", "norm::")],
     "softmax.metal": [("ops", "norm::softmaxes")],
-    "topk.metal": [("ops", "topk::"), ("ops", "experts_on_metal::")],
+    "topk.metal": [("ops", "topk::"), ("experts", "a_layer")],
     "experts.metal": EXPERTS,
     "experts_gemm.metal": EXPERTS,
     "rope.metal": [("ops", "rope::")],
@@ -211,7 +211,7 @@ class Programs:
     """The test programs, and how long their tests take."""
 
     def __init__(self, profile, folder):
-        wanted = ["ops", "metal", "kernels", "backend", "weights"]
+        wanted = ["ops", "metal", "kernels", "backend", "weights", "experts"]
         self.paths, self.tests = {name: str(folder / name) for name in wanted} if folder else {}, {}
         if folder:
             return

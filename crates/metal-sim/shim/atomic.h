@@ -54,6 +54,13 @@ METAL_SIM_ATOMIC_UPDATE(max, old < x ? x : old)
 METAL_SIM_ATOMIC_UPDATE(and, T(old & x))
 METAL_SIM_ATOMIC_UPDATE(or, T(old | x))
 METAL_SIM_ATOMIC_UPDATE(xor, T(old ^ x))
+// The forms without a result, which 64-bit values have alone.
+template <class T> METAL_SIM_INLINE void atomic_min_explicit(volatile atomic<T>* object, type_identity_t<T> x, memory_order order) {
+  atomic_fetch_min_explicit(object, x, order);
+}
+template <class T> METAL_SIM_INLINE void atomic_max_explicit(volatile atomic<T>* object, type_identity_t<T> x, memory_order order) {
+  atomic_fetch_max_explicit(object, x, order);
+}
 template <class T>
 METAL_SIM_INLINE T atomic_load_explicit(const volatile atomic<T>* object, memory_order order) {
   metal_sim::note_atomic(object, sizeof(T), metal_sim::atomic_read, order);

@@ -1,4 +1,4 @@
-// <metal_math>, <metal_common>, <metal_integer>, <metal_relational>, <metal_geometric>, <metal_pack>.
+// <metal_math>, <metal_common>, <metal_integer>, <metal_relational>, <metal_geometric>.
 //
 // half and bfloat functions compute in float and round once. Those for bfloat are templates, since Apple's
 // library has none and collections that bring their own must not collide with them.
@@ -64,6 +64,18 @@ template <class... A> using CommonVector = typename decltype(FirstVector<A...>::
     return apply<CommonVector<A, B, C>>([](auto x, auto y, auto z) { return NAME(x, y, z); }, a, b, c); \
   }
 
+}  // namespace metal
+
+namespace metal_sim {
+// sin(pi x), exact wherever x is a multiple of 1/2.
+METAL_SIM_INLINE float sine_of_half_turns(float x) {
+  float rest = x - 2.0f * __builtin_rintf(0.5f * x);
+  if (__builtin_fabsf(rest) > 0.5f) rest = __builtin_copysignf(1.0f, rest) - rest;
+  return __builtin_sinf(3.14159265358979323846f * rest);
+}
+}  // namespace metal_sim
+
+namespace metal {
 // ---- floating point ------------------------------------------------------------------------------
 #define METAL_SIM_FLOAT_1(NAME, EXPRESSION)                                                            \
   METAL_SIM_INLINE float NAME(float x) { return EXPRESSION; }                                          \
@@ -101,9 +113,9 @@ template <class... A> using CommonVector = typename decltype(FirstVector<A...>::
   METAL_SIM_FLOAT_1(sin, __builtin_sinf(x))                                                            \
   METAL_SIM_FLOAT_1(cos, __builtin_cosf(x))                                                            \
   METAL_SIM_FLOAT_1(tan, __builtin_tanf(x))                                                            \
-  METAL_SIM_FLOAT_1(sinpi, __builtin_sinf(3.14159265358979323846f * x))                                \
-  METAL_SIM_FLOAT_1(cospi, __builtin_cosf(3.14159265358979323846f * x))                                \
-  METAL_SIM_FLOAT_1(tanpi, __builtin_tanf(3.14159265358979323846f * x))                                \
+  METAL_SIM_FLOAT_1(sinpi, metal_sim::sine_of_half_turns(x))                                           \
+  METAL_SIM_FLOAT_1(cospi, metal_sim::sine_of_half_turns(x + 0.5f))                                    \
+  METAL_SIM_FLOAT_1(tanpi, metal_sim::sine_of_half_turns(x) / metal_sim::sine_of_half_turns(x + 0.5f)) \
   METAL_SIM_FLOAT_1(sinh, __builtin_sinhf(x))                                                          \
   METAL_SIM_FLOAT_1(cosh, __builtin_coshf(x))                                                          \
   METAL_SIM_FLOAT_1(tanh, __builtin_tanhf(x))                                                          \
@@ -135,7 +147,6 @@ METAL_SIM_FLOAT_1(saturate, __builtin_fminf(__builtin_fmaxf(x, 0.0f), 1.0f))
 METAL_SIM_FLOAT_2(copysign, __builtin_copysignf(x, y))
 METAL_SIM_FLOAT_2(fdim, x > y ? x - y : 0.0f)
 METAL_SIM_FLOAT_2(step, y < x ? 0.0f : 1.0f)
-METAL_SIM_FLOAT_2(nextafter, __builtin_nextafterf(x, y))
 METAL_SIM_FLOAT_3(fma, __builtin_fmaf(x, y, z))
 METAL_SIM_FLOAT_3(mix, x + (y - x) * z)
 METAL_SIM_INLINE float smooth_ramp(float t) { return t * t * (3.0f - 2.0f * t); }
@@ -157,6 +168,15 @@ template <class T, enable_if_t<is_floating_point_v<T>, int> = 0> METAL_SIM_INLIN
   whole = trunc(x);
   return T(copysign(x - whole, x));
 }
+template <class T, int N> METAL_SIM_INLINE vec<T, N> frexp(vec<T, N> x, vec<int, N>& exponents) {
+  for (int i = 0; i < N; i++) x.components[i] = frexp(x.components[i], exponents.components[i]);
+  return x;
+}
+METAL_SIM_LIFT_1(ilogb)
+template <class T, int N> METAL_SIM_INLINE vec<T, N> modf(vec<T, N> x, vec<T, N>& wholes) {
+  for (int i = 0; i < N; i++) x.components[i] = modf(x.components[i], wholes.components[i]);
+  return x;
+}
 template <class T> METAL_SIM_INLINE T sincos(T x, T& cosine) {
   cosine = cos(x);
   return sin(x);
@@ -170,6 +190,14 @@ METAL_SIM_PRECISION_FUNCTIONS
 template <class T> METAL_SIM_INLINE T sincos(T x, T& cosine) { cosine = cos(x); return sin(x); }
 }
 
+}  // namespace metal
+
+namespace metal_sim {
+// Holds every product of two values of an integer type, and one more value on top.
+template <class T> using Wide = metal::conditional_t<metal::is_unsigned_v<T>, unsigned __int128, __int128>;
+}  // namespace metal_sim
+
+namespace metal {
 // ---- integers ------------------------------------------------------------------------------------
 #define METAL_SIM_FOR_EACH_INTEGER(DO) DO(char) DO(int8_t) DO(uchar) DO(short) DO(ushort) DO(int) DO(uint) DO(long) DO(ulong)
 #define METAL_SIM_INTEGER(T)                                                                           \
@@ -198,7 +226,7 @@ template <class T> METAL_SIM_INLINE T sincos(T x, T& cosine) { cosine = cos(x); 
     using U = make_unsigned_t<T>;                                                                      \
     return a < b ? U(U(b) - U(a)) : U(U(a) - U(b));                                                    \
   }                                                                                                    \
-  METAL_SIM_INLINE T mulhi(T a, T b) { return T((__int128(a) * __int128(b)) >> (8 * sizeof(T))); }     \
+  METAL_SIM_INLINE T mulhi(T a, T b) { return T((metal_sim::Wide<T>(a) * b) >> (8 * sizeof(T))); }     \
   METAL_SIM_INLINE T madhi(T a, T b, T c) { return T(mulhi(a, b) + c); }                               \
   METAL_SIM_INLINE T addsat(T a, T b) {                                                                \
     T sum;                                                                                             \
@@ -211,8 +239,8 @@ template <class T> METAL_SIM_INLINE T sincos(T x, T& cosine) { cosine = cos(x); 
     return a < b ? numeric_limits<T>::min() : numeric_limits<T>::max();                                \
   }                                                                                                    \
   METAL_SIM_INLINE T madsat(T a, T b, T c) {                                                           \
-    __int128 sum = __int128(a) * b + c;                                                                \
-    __int128 low = numeric_limits<T>::min(), high = numeric_limits<T>::max();                          \
+    metal_sim::Wide<T> sum = metal_sim::Wide<T>(a) * b + c;                                            \
+    metal_sim::Wide<T> low = numeric_limits<T>::min(), high = numeric_limits<T>::max();                \
     return T(sum < low ? low : sum > high ? high : sum);                                               \
   }                                                                                                    \
   METAL_SIM_INLINE T hadd(T a, T b) { return T((__int128(a) + b) >> 1); }                              \
@@ -290,6 +318,10 @@ template <class T, int N> METAL_SIM_INLINE vec<T, N> extract_bits(vec<T, N> x, u
   for (int i = 0; i < N; i++) x.components[i] = extract_bits(x.components[i], offset, bits);
   return x;
 }
+template <class T, int N> METAL_SIM_INLINE vec<T, N> insert_bits(vec<T, N> base, vec<T, N> field, uint offset, uint bits) {
+  for (int i = 0; i < N; i++) base.components[i] = insert_bits(base.components[i], field.components[i], offset, bits);
+  return base;
+}
 template <class A, enable_if_t<metal_sim::is_vector<A>, int> = 0> METAL_SIM_INLINE auto ldexp(const A& a, vec<int, Info<A>::count> e) {
   VectorOf<A> result = a;
   for (int i = 0; i < Info<A>::count; i++) result.components[i] = ldexp(result.components[i], e.components[i]);
@@ -309,13 +341,25 @@ METAL_SIM_CLASSIFY(isinf, bits == 0x7f800000u)
 METAL_SIM_CLASSIFY(isfinite, bits < 0x7f800000u)
 METAL_SIM_INLINE bool isnormal(float x) { uint bits = magnitude_bits(x); return bits >= 0x00800000u && bits < 0x7f800000u; }
 METAL_SIM_INLINE bool isnormal(half x) { uint bits = as_type<ushort>(x) & 0x7fffu; return bits >= 0x0400u && bits < 0x7c00u; }
+template <class B, enable_if_t<is_same_v<B, bfloat>, int> = 0> METAL_SIM_INLINE bool isnormal(B x) { return isnormal(float(x)); }
 METAL_SIM_LIFT_1(isnormal)
 METAL_SIM_INLINE bool signbit(float x) { return as_type<uint>(x) >> 31; }
 METAL_SIM_INLINE bool signbit(half x) { return as_type<ushort>(x) >> 15; }
 METAL_SIM_INLINE bool signbit(bfloat x) { return as_type<ushort>(x) >> 15; }
 METAL_SIM_LIFT_1(signbit)
-template <class T> METAL_SIM_INLINE bool isunordered(T a, T b) { return isnan(a) || isnan(b); }
-template <class T> METAL_SIM_INLINE bool isordered(T a, T b) { return !isunordered(a, b); }
+template <class T, enable_if_t<is_floating_point_v<T>, int> = 0> METAL_SIM_INLINE bool isunordered(T a, T b) { return isnan(a) || isnan(b); }
+template <class T, enable_if_t<is_floating_point_v<T>, int> = 0> METAL_SIM_INLINE bool isordered(T a, T b) { return !isunordered(a, b); }
+METAL_SIM_LIFT_2(isunordered) METAL_SIM_LIFT_2(isordered)
+
+METAL_SIM_INLINE float nextafter(float x, float y) { return __builtin_nextafterf(x, y); }
+// The types of 16 bits, whose values lie in the order of their bits but for the sign.
+template <class T, enable_if_t<is_same_v<T, half> || is_same_v<T, bfloat>, int> = 0> METAL_SIM_INLINE T nextafter(T x, T y) {
+  float from = float(x), to = float(y);
+  if (isnan(x) || isnan(y) || from == to) return isnan(x) ? x : y;
+  if (from == 0.0f) return as_type<T>(ushort(to < 0.0f ? 0x8001 : 1));
+  return as_type<T>(ushort(as_type<ushort>(x) + ((from < to) == (from > 0.0f) ? 1 : -1)));
+}
+METAL_SIM_LIFT_2(nextafter)
 
 METAL_SIM_INLINE bool any(bool value) { return value; }
 METAL_SIM_INLINE bool all(bool value) { return value; }
@@ -359,68 +403,27 @@ template <class T, int N> METAL_SIM_INLINE vec<T, N> reflect(vec<T, N> i, vec<T,
 template <class T, int N> METAL_SIM_INLINE vec<T, N> faceforward(vec<T, N> n, vec<T, N> i, vec<T, N> reference) {
   return dot(reference, i) < T(0) ? n : -n;
 }
+template <class T, int N> METAL_SIM_INLINE vec<T, N> refract(vec<T, N> i, vec<T, N> n, type_identity_t<T> ratio) {
+  T cosine = dot(n, i), rest = T(1) - ratio * ratio * (T(1) - cosine * cosine);
+  return rest < T(0) ? vec<T, N>(T(0)) : vec<T, N>(i * ratio - n * (ratio * cosine + sqrt(rest)));
+}
+namespace precise { using metal::distance; using metal::length; using metal::normalize; }
+namespace fast { using metal::distance; using metal::length; using metal::normalize; }
 template <class T> METAL_SIM_INLINE T determinant(const matrix<T, 2, 2>& m) { return m[0].x * m[1].y - m[1].x * m[0].y; }
 template <class T> METAL_SIM_INLINE T determinant(const matrix<T, 3, 3>& m) { return dot(m[0], cross(m[1], m[2])); }
-
-// ---- packing -------------------------------------------------------------------------------------
-METAL_SIM_INLINE float4 unpack_unorm4x8_to_float(uint p) {
-  return float4(float(p & 255), float(p >> 8 & 255), float(p >> 16 & 255), float(p >> 24)) / 255.0f;
-}
-METAL_SIM_INLINE float4 unpack_snorm4x8_to_float(uint p) {
-  return max(float4(float(int8_t(p)), float(int8_t(p >> 8)), float(int8_t(p >> 16)), float(int8_t(p >> 24))) / 127.0f, -1.0f);
-}
-METAL_SIM_INLINE uint pack_float_to_unorm4x8(float4 v) {
-  v = rint(saturate(v) * 255.0f);
-  return uint(v.x) | uint(v.y) << 8 | uint(v.z) << 16 | uint(v.w) << 24;
+// By the minors of the first column.
+template <class T> METAL_SIM_INLINE T determinant(const matrix<T, 4, 4>& m) {
+  T sum = T(0);
+  for (int row = 0; row < 4; row++) {
+    matrix<T, 3, 3> minor;
+    for (int column = 1; column < 4; column++)
+      for (int from = 0, to = 0; from < 4; from++)
+        if (from != row) minor[column - 1][to++] = m[column][from];
+    sum += (row & 1 ? -m[0][row] : m[0][row]) * determinant(minor);
+  }
+  return sum;
 }
 }  // namespace metal
 
-#define INFINITY __builtin_inff()
-#define HUGE_VALF __builtin_inff()
-#define HUGE_VALH half(__builtin_inff())
-#define NAN __builtin_nanf("")
-#define MAXFLOAT __FLT_MAX__
-#define FLT_MAX __FLT_MAX__
-#define FLT_MIN __FLT_MIN__
-#define FLT_EPSILON __FLT_EPSILON__
-#define FLT_DIG 6
-#define FLT_MANT_DIG 24
-#define MAXHALF half(65504.0f)
-#define HALF_MAX half(65504.0f)
-#define HALF_MIN half(6.103515625e-5f)
-#define HALF_EPSILON half(9.765625e-4f)
-#define CHAR_BIT 8
-#define CHAR_MAX 127
-#define CHAR_MIN (-128)
-#define SCHAR_MAX 127
-#define SCHAR_MIN (-128)
-#define UCHAR_MAX 255
-#define SHRT_MAX 32767
-#define SHRT_MIN (-32768)
-#define USHRT_MAX 65535
-#define INT_MAX 2147483647
-#define INT_MIN (-2147483647 - 1)
-#define UINT_MAX 4294967295u
-#define LONG_MAX 9223372036854775807l
-#define LONG_MIN (-9223372036854775807l - 1)
-#define ULONG_MAX 18446744073709551615ul
-#define M_E_F 2.71828182845904523536f
-#define M_LOG2E_F 1.44269504088896340736f
-#define M_LOG10E_F 0.43429448190325182765f
-#define M_LN2_F 0.69314718055994530942f
-#define M_LN10_F 2.30258509299404568402f
-#define M_PI_F 3.14159265358979323846f
-#define M_PI_2_F 1.57079632679489661923f
-#define M_PI_4_F 0.78539816339744830962f
-#define M_1_PI_F 0.31830988618379067154f
-#define M_2_PI_F 0.63661977236758134308f
-#define M_2_SQRTPI_F 1.12837916709551257390f
-#define M_SQRT2_F 1.41421356237309504880f
-#define M_SQRT1_2_F 0.70710678118654752440f
-#define M_E_H half(M_E_F)
-#define M_LOG2E_H half(M_LOG2E_F)
-#define M_LN2_H half(M_LN2_F)
-#define M_PI_H half(M_PI_F)
-#define M_PI_2_H half(M_PI_2_F)
-#define M_SQRT2_H half(M_SQRT2_F)
-#define M_SQRT1_2_H half(M_SQRT1_2_F)
+#include "packing.h"
+#include "constants.h"

@@ -73,6 +73,12 @@ template <class T> METAL_SIM_OUTLINE T simd_shuffle_and_fill_up(T value, T fill,
   Pair theirs = values[base + (in_segment >= delta ? in_segment - delta : in_segment + modulo - delta)];
   return in_segment >= delta ? theirs.value : theirs.fill;
 }
+template <class T> METAL_SIM_INLINE T quad_shuffle_and_fill_down(T value, T fill, ushort delta, ushort modulo = 4, METAL_SIM_SITE) {
+  return simd_shuffle_and_fill_down(value, fill, delta, modulo, site);
+}
+template <class T> METAL_SIM_INLINE T quad_shuffle_and_fill_up(T value, T fill, ushort delta, ushort modulo = 4, METAL_SIM_SITE) {
+  return simd_shuffle_and_fill_up(value, fill, delta, modulo, site);
+}
 template <class S> METAL_SIM_OUTLINE auto simd_broadcast_first(const S& value, METAL_SIM_SITE) {
   auto values = metal_sim::exchange(metal_sim::plain(value), site);
   return values[values.first()];
@@ -110,6 +116,13 @@ METAL_SIM_OUTLINE simd_vote simd_active_threads_mask(METAL_SIM_SITE) { return si
 METAL_SIM_OUTLINE bool simd_is_first(METAL_SIM_SITE) {
   uint32_t active = metal_sim::active_lanes(site);
   return metal_sim::current_lane()->lane == uint32_t(__builtin_ctz(active));
+}
+METAL_SIM_INLINE quad_vote quad_active_threads_mask(METAL_SIM_SITE) {
+  return quad_vote(uint(simd_active_threads_mask(site).bits >> (metal_sim::current_lane()->lane & ~3u)) & 15);
+}
+METAL_SIM_INLINE bool quad_is_first(METAL_SIM_SITE) {
+  uint active = quad_active_threads_mask(site).bits;
+  return (metal_sim::current_lane()->lane & 3) == uint(__builtin_ctz(active));
 }
 METAL_SIM_INLINE bool simd_is_helper_thread() { return false; }
 METAL_SIM_INLINE ushort get_simd_width() { return 32; }

@@ -92,6 +92,34 @@ template <class A, class B> constexpr bool is_convertible_v = __is_convertible_t
 template <class A, class B> struct is_convertible : bool_constant<is_convertible_v<A, B>> {};
 template <class A, class B> constexpr bool is_base_of_v = __is_base_of(A, B);
 template <class A, class B> struct is_base_of : bool_constant<is_base_of_v<A, B>> {};
+template <class T> constexpr bool is_volatile_v = __is_volatile(T);
+template <class T> struct is_volatile : bool_constant<is_volatile_v<T>> {};
+template <class T> constexpr bool is_reference_v = __is_reference(T);
+template <class T> struct is_reference : bool_constant<is_reference_v<T>> {};
+template <class T> constexpr bool is_lvalue_reference_v = __is_lvalue_reference(T);
+template <class T> struct is_lvalue_reference : bool_constant<is_lvalue_reference_v<T>> {};
+template <class T> constexpr bool is_rvalue_reference_v = __is_rvalue_reference(T);
+template <class T> struct is_rvalue_reference : bool_constant<is_rvalue_reference_v<T>> {};
+template <class T> constexpr bool is_function_v = __is_function(T);
+template <class T> struct is_function : bool_constant<is_function_v<T>> {};
+template <class T> constexpr bool is_union_v = __is_union(T);
+template <class T> struct is_union : bool_constant<is_union_v<T>> {};
+// The shim's vectors count as such, too, though they have an assignment of their own.
+template <class T> struct is_trivially_copyable : bool_constant<__is_trivially_copyable(T)> {};
+template <class T> constexpr bool is_trivially_copyable_v = is_trivially_copyable<T>::value;
+template <class T, class... A> constexpr bool is_constructible_v = __is_constructible(T, A...);
+template <class T, class... A> struct is_constructible : bool_constant<is_constructible_v<T, A...>> {};
+template <class T> struct rank : integral_constant<size_t, 0> {};
+template <class T, size_t N> struct rank<T[N]> : integral_constant<size_t, rank<T>::value + 1> {};
+template <class T> constexpr size_t rank_v = rank<T>::value;
+template <class T, unsigned dimension = 0> struct extent : integral_constant<size_t, 0> {};
+template <class T, size_t N> struct extent<T[N], 0> : integral_constant<size_t, N> {};
+template <class T, size_t N, unsigned dimension> struct extent<T[N], dimension> : extent<T, dimension - 1> {};
+template <class T, unsigned dimension = 0> constexpr size_t extent_v = extent<T, dimension>::value;
+template <class T> struct remove_extent { using type = __remove_extent(T); };
+template <class T> using remove_extent_t = typename remove_extent<T>::type;
+template <class T> struct underlying_type { using type = __underlying_type(T); };
+template <class T> using underlying_type_t = typename underlying_type<T>::type;
 template <class... T> struct conjunction : bool_constant<(true && ... && T::value)> {};
 template <class... T> struct disjunction : bool_constant<(false || ... || T::value)> {};
 template <class T> struct negation : bool_constant<!T::value> {};
@@ -111,6 +139,7 @@ template <class T> struct _numeric_limits_impl {
   static constexpr bool is_signed = is_signed_v<T>, is_integer = is_integral_v<T>;
   static constexpr bool has_infinity = false, has_quiet_NaN = false;
   static constexpr int digits = sizeof(T) * 8 - (is_signed ? 1 : 0);
+  static constexpr int digits10 = digits * 301 / 1000, radix = 2;   // 301 / 1000: the logarithm of 2
   static constexpr T max() { return is_signed ? T((1ul << (digits - 1)) - 1 + (1ul << (digits - 1))) : T(~T(0)); }
   static constexpr T min() { return is_signed ? T(-max() - 1) : T(0); }
   static constexpr T lowest() { return min(); }
@@ -120,11 +149,13 @@ template <> struct _numeric_limits_impl<bool> {
   static constexpr bool min() { return false; }
   static constexpr bool lowest() { return false; }
 };
-#define METAL_SIM_FLOAT_LIMITS(T, MAX, MIN, EPSILON, DIGITS)                        \
+#define METAL_SIM_FLOAT_LIMITS(T, MAX, MIN, EPSILON, DIGITS, MAX_EXPONENT)          \
   template <> struct _numeric_limits_impl<T> {                                            \
     static constexpr bool is_specialized = true, is_signed = true, is_integer = false; \
     static constexpr bool has_infinity = true, has_quiet_NaN = true;                \
-    static constexpr int digits = DIGITS;                                           \
+    static constexpr int digits = DIGITS, digits10 = (DIGITS - 1) * 301 / 1000;     \
+    static constexpr int max_digits10 = 2 + DIGITS * 301 / 1000, radix = 2;         \
+    static constexpr int max_exponent = MAX_EXPONENT, min_exponent = 3 - MAX_EXPONENT; \
     static constexpr T max() { return T(MAX); }                                     \
     static constexpr T min() { return T(MIN); }                                     \
     static constexpr T lowest() { return T(-MAX); }                                 \
@@ -134,9 +165,9 @@ template <> struct _numeric_limits_impl<bool> {
     static constexpr T denorm_min() { return T(MIN * EPSILON); }                    \
     static constexpr T round_error() { return T(0.5f); }                            \
   };
-METAL_SIM_FLOAT_LIMITS(float, __FLT_MAX__, __FLT_MIN__, __FLT_EPSILON__, 24)
-METAL_SIM_FLOAT_LIMITS(half, 65504.0f, 6.103515625e-5f, 9.765625e-4f, 11)
-METAL_SIM_FLOAT_LIMITS(bfloat, 3.38953139e38f, 1.17549435e-38f, 7.8125e-3f, 8)
+METAL_SIM_FLOAT_LIMITS(float, __FLT_MAX__, __FLT_MIN__, __FLT_EPSILON__, 24, 128)
+METAL_SIM_FLOAT_LIMITS(half, 65504.0f, 6.103515625e-5f, 9.765625e-4f, 11, 16)
+METAL_SIM_FLOAT_LIMITS(bfloat, 3.38953139e38f, 1.17549435e-38f, 7.8125e-3f, 8, 128)
 // These names are internal to Apple's headers; known collections use them all the same.
 template <class... T> using _disjunction = disjunction<T...>;
 template <class... T> using _conjunction = conjunction<T...>;

@@ -173,16 +173,25 @@ template <class T> struct alignas(4 * sizeof(T)) vec<T, 4> {
 };
 
 // A vector with the alignment of its element.
-template <class T> struct PackedComponents2 { union { T components[2]; struct { T x, y; }; struct { T r, g; }; }; };
-template <class T> struct PackedComponents3 { union { T components[3]; struct { T x, y, z; }; struct { T r, g, b; }; }; };
-template <class T> struct PackedComponents4 { union { T components[4]; struct { T x, y, z, w; }; struct { T r, g, b, a; }; }; };
+template <class T> struct PackedComponents2 { union { T components[2]; struct { T x, y; }; struct { T r, g; }; METAL_SIM_SWIZZLES_2 }; };
+template <class T> struct PackedComponents3 { union { T components[3]; struct { T x, y, z; }; struct { T r, g, b; }; METAL_SIM_SWIZZLES_3 }; };
+template <class T> struct PackedComponents4 { union { T components[4]; struct { T x, y, z, w; }; struct { T r, g, b, a; }; METAL_SIM_SWIZZLES_4 }; };
 template <class T, int N>
 using PackedComponents = conditional_t<N == 2, PackedComponents2<T>, conditional_t<N == 3, PackedComponents3<T>, PackedComponents4<T>>>;
 template <class T, int N> struct packed_vec : PackedComponents<T, N> {
   packed_vec() = default;
+  packed_vec(const packed_vec&) = default;
+  METAL_SIM_INLINE packed_vec& operator=(const packed_vec& other) {
+    __builtin_memcpy((void*)this, &other, sizeof(packed_vec));
+    return *this;
+  }
   METAL_SIM_INLINE packed_vec(const vec<T, N>& value) {
     for (int i = 0; i < N; i++) this->components[i] = value.components[i];
   }
+  template <int Width, int... I, class = enable_if_t<sizeof...(I) == N>>
+  METAL_SIM_INLINE packed_vec(const Swizzle<T, Width, I...>& value) : packed_vec(value.get()) {}
+  template <class U, class = enable_if_t<!is_same_v<U, T>>> explicit METAL_SIM_INLINE packed_vec(const vec<U, N>& value)
+      : packed_vec(vec<T, N>(value)) {}
   template <class S, class = enable_if_t<is_scalar_v<S>>> METAL_SIM_INLINE packed_vec(S value)
       : packed_vec(vec<T, N>(value)) {}
   template <class A, class B, class... R> METAL_SIM_INLINE packed_vec(const A& a, const B& b, const R&... rest)
@@ -325,6 +334,17 @@ METAL_SIM_INLINE matrix<T, C, R> operator-(const matrix<T, C, R>& a, const matri
   for (int c = 0; c < C; c++) result.columns[c] = a.columns[c] - b.columns[c];
   return result;
 }
+template <class T, int C, int R> METAL_SIM_INLINE matrix<T, C, R> operator-(const matrix<T, C, R>& m) {
+  matrix<T, C, R> result;
+  for (int c = 0; c < C; c++) result.columns[c] = -m.columns[c];
+  return result;
+}
+// `a += b` is `a = a + b`, whatever the right side is.
+#define METAL_SIM_MATRIX_ASSIGNMENT(OP) \
+  template <class T, int C, int R, class B> METAL_SIM_INLINE matrix<T, C, R>& operator OP##=(matrix<T, C, R>& a, const B& b) { return a = a OP b; }
+METAL_SIM_MATRIX_ASSIGNMENT(+)
+METAL_SIM_MATRIX_ASSIGNMENT(-)
+METAL_SIM_MATRIX_ASSIGNMENT(*)
 template <class T, int C, int R> METAL_SIM_INLINE matrix<T, R, C> transpose(const matrix<T, C, R>& m) {
   matrix<T, R, C> result;
   for (int c = 0; c < C; c++)
@@ -357,6 +377,7 @@ template <class To, class T, int W, int... I> METAL_SIM_INLINE To as_type(const 
 }
 
 template <class T, int N> struct __is_valid_simdgroup_type<vec<T, N>> : true_type {};
+template <class T, int N> struct is_trivially_copyable<vec<T, N>> : true_type {};
 template <class T> struct vec_elements : integral_constant<int, 1> {};
 template <class T, int N> struct vec_elements<vec<T, N>> : integral_constant<int, N> {};
 template <class T> constexpr int vec_elements_v = vec_elements<T>::value;
@@ -368,6 +389,18 @@ template <class T, size_t N> struct array {
   METAL_SIM_INLINE constexpr size_t size() const { return N; }
   METAL_SIM_INLINE T* data() { return elements; }
   METAL_SIM_INLINE const T* data() const { return elements; }
+  METAL_SIM_INLINE constexpr bool empty() const { return N == 0; }
+  METAL_SIM_INLINE T* begin() { return elements; }
+  METAL_SIM_INLINE const T* begin() const { return elements; }
+  METAL_SIM_INLINE T* end() { return elements + N; }
+  METAL_SIM_INLINE const T* end() const { return elements + N; }
+  METAL_SIM_INLINE T& front() { return elements[0]; }
+  METAL_SIM_INLINE const T& front() const { return elements[0]; }
+  METAL_SIM_INLINE T& back() { return elements[N - 1]; }
+  METAL_SIM_INLINE const T& back() const { return elements[N - 1]; }
+  METAL_SIM_INLINE void fill(const T& value) {
+    for (T& element : elements) element = value;
+  }
 };
 }  // namespace metal
 

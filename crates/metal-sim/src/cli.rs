@@ -36,7 +36,8 @@ options of run:
   --save SLOT=FILE           writes the buffer to a file after the run
   --repeat N                 runs the dispatch N times and prints the fastest
   CONTENT is @FILE, zero:BYTES, or TYPE:V,V,... where TYPE is one of
-  f32 f16 bf16 i8 u8 i16 u16 i32 u32 i64 u64, and V..W counts.
+  f32 f16 bf16 i8 u8 i16 u16 i32 u32 i64 u64, and V..W counts. For --buffer it may be
+  new:BYTES, too: memory that nobody wrote, so that the sanitizer reports a read of it.
 
 The simulated GPU is chosen by SMELT_SIM_GPU, such as M4-Max.
 ";
@@ -54,6 +55,7 @@ pub fn run(arguments: &[String]) -> std::result::Result<String, String> {
         "translate" => translate(&Options::parse(rest)?),
         "run" => dispatch(&Options::parse(rest)?),
         "help" | "--help" | "-h" => Ok(USAGE.to_owned()),
+        "--version" | "-V" => Ok(format!("metal-sim {}\n", env!("CARGO_PKG_VERSION"))),
         _ => Err(format!("unknown command '{command}'\n{USAGE}")),
     }
 }
@@ -67,7 +69,7 @@ struct Options {
     output: Option<PathBuf>,
     grid: Option<Size>,
     threadgroup: Option<Size>,
-    buffers: Vec<(usize, Vec<u8>)>,
+    buffers: Vec<(usize, Content)>,
     bytes: Vec<(usize, Vec<u8>)>,
     threadgroup_memory: Vec<(usize, usize)>,
     constants: FunctionConstants,
@@ -115,7 +117,7 @@ impl Options {
             "-o" => self.output = Some(value.into()),
             "--grid" => self.grid = Some(size(value)?),
             "--threadgroup" => self.threadgroup = Some(size(value)?),
-            "--buffer" => self.buffers.push(slot_and(value, content)?),
+            "--buffer" => self.buffers.push(slot_and(value, buffer_content)?),
             "--bytes" => self.bytes.push(slot_and(value, content)?),
             "--threadgroup-memory" => self.threadgroup_memory.push(slot_and(value, number)?),
             "--constant" => {
@@ -166,6 +168,20 @@ fn slot_and<T>(
 ) -> std::result::Result<(usize, T), String> {
     let (slot, value) = text.split_once('=').ok_or("expected SLOT=...")?;
     Ok((number(slot)?, parse(value)?))
+}
+
+/// What a buffer holds before the run.
+enum Content {
+    Bytes(Vec<u8>),
+    /// So many bytes that nobody wrote.
+    New(usize),
+}
+
+fn buffer_content(text: &str) -> std::result::Result<Content, String> {
+    match text.strip_prefix("new:") {
+        Some(length) => Ok(Content::New(number(length)?)),
+        None => Ok(Content::Bytes(content(text)?)),
+    }
 }
 
 fn content(text: &str) -> std::result::Result<Vec<u8>, String> {
@@ -329,9 +345,16 @@ fn launch(
     let pipeline = device.new_pipeline(&library, kernel, &options.constants)?;
     let queue = device.new_queue("run")?;
     let mut buffers: Vec<(usize, SimBuffer)> = Vec::new();
-    for (slot, bytes) in &options.buffers {
-        let buffer = device.new_buffer(&format!("buffer({slot})"), bytes.len())?;
-        buffer.write(0, bytes)?;
+    for (slot, content) in &options.buffers {
+        let label = format!("buffer({slot})");
+        let buffer = match content {
+            Content::New(length) => device.new_buffer(&label, *length)?,
+            Content::Bytes(bytes) => {
+                let buffer = device.new_buffer(&label, bytes.len())?;
+                buffer.write(0, bytes)?;
+                buffer
+            }
+        };
         buffers.push((*slot, buffer));
     }
     let mut fastest = f64::INFINITY;
@@ -441,6 +464,9 @@ mod tests {
         assert_eq!(content("u8:1,2,250").unwrap(), [1, 2, 250]);
         assert_eq!(content("i16:-1..2").unwrap(), [255, 255, 0, 0, 1, 0]);
         assert_eq!(content("zero:3").unwrap(), [0; 3]);
+        assert!(matches!(buffer_content("new:12"), Ok(Content::New(12))));
+        assert!(matches!(buffer_content("u8:7"), Ok(Content::Bytes(bytes)) if bytes == [7]));
+        assert!(buffer_content("new:x").is_err() && content("new:3").is_err());
         assert!(content("u8:256").is_err() && content("f9:1").is_err() && content("5").is_err());
     }
 
@@ -452,6 +478,7 @@ mod tests {
 
     #[test]
     fn mistakes_are_named() {
+        assert!(run_words("--version").unwrap().starts_with("metal-sim "));
         assert!(run_words("").unwrap_err().contains("no command"));
         assert!(run_words("walk").unwrap_err().contains("unknown command 'walk'"));
         assert!(run_words("run a.metal --grid").unwrap_err().contains("--grid: a value is missing"));

@@ -51,11 +51,8 @@ impl Profile {
                 ..Limits::default()
             },
             capabilities: Capabilities {
-                gpu_family,
-                simdgroup_matrix: true,
-                bfloat: true,
-                simd_reductions: true,
                 gpu_cores: Some(cores),
+                ..Capabilities::of_family(gpu_family, true)
             },
         })
     }
@@ -72,13 +69,7 @@ impl Default for Profile {
         Self::named("M1").unwrap_or(Self {
             name: "Apple",
             limits: Limits::default(),
-            capabilities: Capabilities {
-                gpu_family: 7,
-                simdgroup_matrix: true,
-                bfloat: true,
-                simd_reductions: true,
-                gpu_cores: None,
-            },
+            capabilities: Capabilities::of_family(7, true),
         })
     }
 }

@@ -49,14 +49,21 @@ fn a_bad_address_is_told_as_slot_and_offset() {
 }
 
 #[test]
+#[cfg(target_arch = "x86_64")]
+fn a_vector_that_is_not_aligned_is_no_null_pointer() {
+    let reason = failure("unaligned", &[1; 64]);
+    assert!(reason.starts_with("faults.metal:11: invalid memory access: a vector that is not"), "{reason}");
+}
+
+#[test]
 fn division_by_zero_is_an_error() {
     let reason = failure("divide", &[0; 64]);
-    assert!(reason.starts_with("faults.metal:11: integer division by zero"), "{reason}");
+    assert!(reason.starts_with("faults.metal:14: integer division by zero"), "{reason}");
 }
 
 #[test]
 fn endless_kernels_end() {
-    for kernel in ["endless", "endless_with_barriers"] {
+    for kernel in ["endless", "endless_and_empty", "endless_with_barriers"] {
         let started = Instant::now();
         let reason = failure(kernel, &[0; 64]);
         assert!(reason.contains("does not end"), "{reason}");

@@ -101,6 +101,7 @@ fn refusals_name_the_place() {
         ("static float f() {\n  double x = 1;\n}", "2:3: 'double': MSL has no double"),
         ("static void f() { goto end; }", "1:19: 'goto': MSL has no goto"),
         ("static int* f() { return new int; }", "1:26: 'new': MSL has no dynamic memory"),
+        ("static void f(thread int* p) { delete p; }", "1:32: 'delete': MSL has no dynamic memory"),
         ("static void f() { throw 1; }", "1:19: 'throw': MSL has no exceptions"),
         (
             "struct S { virtual void f(); };",

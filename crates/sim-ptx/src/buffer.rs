@@ -110,21 +110,13 @@ impl PtxBuffer {
 }
 
 impl Buffer for PtxBuffer {
-    fn length(&self) -> usize {
-        self.memory.host.length()
-    }
-
-    fn label(&self) -> &str {
-        self.memory.host.label()
+    fn memory(&self) -> &HostMemory {
+        &self.memory.host
     }
 
     fn contents(&self) -> NonNull<u8> {
         self.memory.is_exposed.store(true, Ordering::Release);
         self.memory.host.start()
-    }
-
-    fn read(&self, offset: usize, out: &mut [u8]) -> Result<()> {
-        self.memory.host.read(offset, out)
     }
 
     fn write(&self, offset: usize, data: &[u8]) -> Result<()> {

@@ -168,12 +168,8 @@ unsafe impl Send for Specialised {}
 unsafe impl Sync for Specialised {}
 
 impl Pipeline for PtxPipeline {
-    fn name(&self) -> &str {
-        &self.shared.kernel.name
-    }
-
-    fn max_threads_per_threadgroup(&self) -> usize {
-        self.shared.interface.max_threads
+    fn interface(&self) -> &Interface {
+        &self.shared.interface
     }
 
     fn simd_width(&self) -> usize {

@@ -6,7 +6,7 @@ use std::sync::{Arc, OnceLock};
 use std::thread;
 use std::time::Instant;
 
-use metal::device::{Error, GpuInterval, Interface, LastDispatches, Limits, Progress, Queue, Result, Size};
+use metal::device::{Error, GpuInterval, LastDispatches, Limits, Progress, Queue, Result, Size};
 use metal_sim::device::recording::{self, Binding, Recording, RecordingEncoder, Target};
 use metal_sim::runtime::{ArgumentKind, SLOTS};
 
@@ -47,10 +47,6 @@ impl Target for PtxTarget {
     type Buffer = PtxBuffer;
     type Pipeline = PtxPipeline;
     type Submission = Progress;
-
-    fn interface(pipeline: &PtxPipeline) -> &Interface {
-        &pipeline.shared.interface
-    }
 
     fn identity(buffer: &PtxBuffer) -> usize {
         buffer.identity()

@@ -288,6 +288,8 @@ const CODE_GENERATION: &[&str] = &[
     // Arrays are addressed as MSL does it; a signed index that wraps is not our business to exploit.
     "-fno-strict-aliasing",
     "-fwrapv",
+    // A loop without an end is not to be optimised away.
+    "-fno-finite-loops",
     "-nostdinc++",
     "-nostdlib++",
     "-w",
@@ -306,8 +308,6 @@ const CODE_GENERATION: &[&str] = &[
 /// sanitizers' runtimes.
 const SANITIZER: &[&str] = &[
     "-DMETAL_SIM_SANITIZE",
-    // A loop without an end is not to be optimised away.
-    "-fno-finite-loops",
     "-fno-vectorize",
     // The hooks know accesses of up to 16 bytes.
     "-mllvm",

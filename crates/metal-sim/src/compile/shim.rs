@@ -7,13 +7,15 @@ use std::sync::OnceLock;
 use super::{Error, cache};
 
 /// Our headers.
-const HEADERS: [(&str, &str); 16] = [
+const HEADERS: [(&str, &str); 18] = [
     ("types.h", include_str!("../../shim/types.h")),
     ("runtime.h", include_str!("../../shim/runtime.h")),
     ("sanitizer.h", include_str!("../../shim/sanitizer.h")),
     ("type_traits.h", include_str!("../../shim/type_traits.h")),
     ("vector.h", include_str!("../../shim/vector.h")),
     ("math.h", include_str!("../../shim/math.h")),
+    ("packing.h", include_str!("../../shim/packing.h")),
+    ("constants.h", include_str!("../../shim/constants.h")),
     ("atomic.h", include_str!("../../shim/atomic.h")),
     ("simdgroup.h", include_str!("../../shim/simdgroup.h")),
     ("simdgroup_matrix.h", include_str!("../../shim/simdgroup_matrix.h")),

@@ -62,7 +62,7 @@ impl SimBuffer {
         // SAFETY: an anonymous private mapping at an address of the kernel's choice.
         let mapping = unsafe { libc::mmap(ptr::null_mut(), mapped, libc::PROT_NONE, flags, -1, 0) };
         if mapping == libc::MAP_FAILED {
-            return Err(Error::Device(format!("buffer '{label}': no memory for {length} bytes")));
+            return Err(Error::no_memory(label, length));
         }
         let base = mapping.cast::<u8>();
         let start = (base as usize).next_multiple_of(page) - base as usize;
@@ -80,7 +80,7 @@ impl SimBuffer {
         }
         let start = NonNull::new(start).filter(|_| opened == 0);
         let Some(start) = start else {
-            return Err(Error::Device(format!("buffer '{label}': no memory for {length} bytes")));
+            return Err(Error::no_memory(label, length));
         };
         let watch = watch(sanitizer, label, start, length, false);
         let mapped = Some(mapped - before);
@@ -136,12 +136,8 @@ impl SimBuffer {
 }
 
 impl Buffer for SimBuffer {
-    fn length(&self) -> usize {
-        self.memory.host.length()
-    }
-
-    fn label(&self) -> &str {
-        self.memory.host.label()
+    fn memory(&self) -> &HostMemory {
+        &self.memory.host
     }
 
     fn contents(&self) -> NonNull<u8> {

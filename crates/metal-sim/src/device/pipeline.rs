@@ -73,12 +73,8 @@ impl SimLibrary {
 }
 
 impl Pipeline for SimPipeline {
-    fn name(&self) -> &str {
-        &self.shared.kernel.name
-    }
-
-    fn max_threads_per_threadgroup(&self) -> usize {
-        self.shared.interface.max_threads
+    fn interface(&self) -> &Interface {
+        &self.shared.interface
     }
 
     fn simd_width(&self) -> usize {

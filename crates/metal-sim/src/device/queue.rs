@@ -8,8 +8,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use metal::device::{
-    Bound, Error, GpuInterval, Interface, LastDispatches, Limits, Progress, Queue, Result, Size, Status,
-    Submission,
+    Bound, Error, GpuInterval, LastDispatches, Limits, Progress, Queue, Result, Size, Status, Submission,
 };
 
 use super::Settings;
@@ -59,10 +58,6 @@ impl Target for SimTarget {
     type Buffer = SimBuffer;
     type Pipeline = SimPipeline;
     type Submission = SimSubmission;
-
-    fn interface(pipeline: &SimPipeline) -> &Interface {
-        &pipeline.shared.interface
-    }
 
     fn identity(buffer: &SimBuffer) -> usize {
         buffer.identity()

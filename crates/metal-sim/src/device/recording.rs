@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use metal::device::{
-    Bindings, Bound, Buffer, CommandBuffer, ComputeEncoder, DispatchMode, Error, Interface, Limits, Pipeline,
-    Result, Size, Submission, checks,
+    Bound, Buffer, CommandBuffer, ComputeEncoder, DispatchMode, Encoding, Limits, Pipeline, Result, Size,
+    Submission, checks,
 };
 
 /// What executes recordings.
@@ -18,9 +18,6 @@ pub trait Target: Sized {
     type Pipeline: Pipeline;
     /// Work on its way.
     type Submission: Submission;
-
-    /// What a kernel asks of its dispatches.
-    fn interface(pipeline: &Self::Pipeline) -> &Interface;
 
     /// Tells buffers apart: the same for all handles on one.
     fn identity(buffer: &Self::Buffer) -> usize;
@@ -161,13 +158,10 @@ impl<T: Target> CommandBuffer for Recording<T> {
 
     fn compute_encoder(&mut self, label: &str, mode: DispatchMode) -> RecordingEncoder<'_, T> {
         RecordingEncoder {
-            label: label.to_owned(),
-            mode,
+            encoding: Encoding::new(label, mode, &self.limits),
             interval: next_number(),
             ordered: HashMap::new(),
-            bindings: Bindings::new(&self.limits),
             recording: self,
-            pipeline: None,
         }
     }
 
@@ -193,22 +187,19 @@ impl<T: Target> CommandBuffer for Recording<T> {
 
 /// Records dispatches.
 pub struct RecordingEncoder<'a, T: Target> {
-    label: String,
-    mode: DispatchMode,
+    encoding: Encoding<Binding<T::Buffer>, T::Pipeline>,
     interval: u64,
     /// By buffer: which dispatches of the interval a barrier orders.
     ordered: HashMap<usize, u64>,
-    bindings: Bindings<Binding<T::Buffer>>,
     recording: &'a mut Recording<T>,
-    pipeline: Option<T::Pipeline>,
 }
 
 impl<T: Target> RecordingEncoder<'_, T> {
     fn dispatch(&mut self, threadgroups: Size, threads: Size, grid: Size) -> Result<()> {
-        let pipeline = self.pipeline.clone().ok_or(Error::NoPipeline)?;
-        self.bindings.check_dispatch(&self.recording.limits, T::interface(&pipeline), grid, threads)?;
+        let pipeline = self.encoding.check_dispatch(grid, threads)?.clone();
         self.recording.target.check(&pipeline)?;
-        let buffers = self.bindings.buffers().to_vec();
+        let bindings = self.encoding.bindings();
+        let buffers = bindings.buffers().to_vec();
         let ordered_before = |bound: &Option<Bound<Binding<T::Buffer>>>| match bound {
             Some(Bound { value: Binding::Buffer(buffer), .. }) => {
                 self.ordered.get(&T::identity(buffer)).copied().unwrap_or(0)
@@ -216,18 +207,18 @@ impl<T: Target> RecordingEncoder<'_, T> {
             _ => 0,
         };
         self.recording.commands.push(Command::Dispatch(Box::new(Dispatch {
-            label: self.label.clone(),
+            label: self.encoding.label().to_owned(),
             pipeline,
             ordered_before: buffers.iter().map(ordered_before).collect(),
             buffers,
-            threadgroup_memory: self.bindings.threadgroup_memory().to_vec(),
+            threadgroup_memory: bindings.threadgroup_memory().to_vec(),
             threadgroups,
             threads,
             grid,
             interval: self.interval,
             number: next_number(),
         })));
-        if self.mode == DispatchMode::Serial {
+        if !self.encoding.is_concurrent() {
             self.order_everything();
         }
         Ok(())
@@ -251,30 +242,27 @@ impl<T: Target> ComputeEncoder for RecordingEncoder<'_, T> {
     type Pipeline = T::Pipeline;
 
     fn set_label(&mut self, label: &str) {
-        label.clone_into(&mut self.label);
+        self.encoding.set_label(label);
     }
 
     fn set_pipeline(&mut self, pipeline: &T::Pipeline) {
-        self.pipeline = Some(pipeline.clone());
+        self.encoding.set_pipeline(pipeline);
     }
 
     fn set_buffer(&mut self, slot: usize, buffer: &T::Buffer, offset: usize) -> Result<()> {
-        let binding = Binding::Buffer(buffer.clone());
-        self.bindings.set_buffer(&self.recording.limits, slot, buffer, offset, binding)
+        self.encoding.set_buffer(slot, buffer, offset, Binding::Buffer(buffer.clone()))
     }
 
     fn limit_buffer(&mut self, slot: usize, length: usize) {
-        self.bindings.limit_buffer(slot, length);
+        self.encoding.limit_buffer(slot, length);
     }
 
     fn set_bytes(&mut self, slot: usize, bytes: &[u8]) -> Result<()> {
-        let binding = Binding::Bytes(Arc::new(InlineBytes::new(bytes)));
-        self.bindings.set_bytes(&self.recording.limits, slot, bytes, binding)
+        self.encoding.set_bytes(slot, bytes, Binding::Bytes(Arc::new(InlineBytes::new(bytes))))
     }
 
     fn set_threadgroup_memory(&mut self, slot: usize, length: usize) -> Result<()> {
-        let kernel = self.pipeline.as_ref().map_or("", |pipeline| pipeline.name());
-        self.bindings.set_threadgroup_memory(&self.recording.limits, kernel, slot, length)
+        self.encoding.set_threadgroup_memory(slot, length)
     }
 
     fn dispatch_threadgroups(&mut self, threadgroups: Size, threads_per_threadgroup: Size) -> Result<()> {

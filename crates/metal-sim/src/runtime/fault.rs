@@ -10,6 +10,8 @@ use super::launch::Launch;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Fault {
     signal: i32,
+    /// The processor tells no address: a vector is not aligned, or the address is one that no memory has.
+    has_no_address: bool,
     address: usize,
     /// The instruction that was stopped.
     instruction: usize,
@@ -29,12 +31,18 @@ impl Fault {
     /// Says what happened, with the nearest binding if an address was at fault.
     pub fn describe(self, launch: &Launch, is_guard: impl Fn(usize) -> bool) -> String {
         match self.signal {
+            libc::SIGSEGV | libc::SIGBUS if self.has_no_address => {
+                "invalid memory access: a vector that is not aligned, or an address outside of all memory"
+                    .to_owned()
+            }
             libc::SIGSEGV | libc::SIGBUS if is_guard(self.address) => "stack overflow".to_owned(),
             libc::SIGSEGV | libc::SIGBUS => {
                 format!("invalid memory access at {:#x}{}", self.address, nearest(launch, self.address))
             }
             libc::SIGFPE => "integer division by zero or overflow (undefined in MSL)".to_owned(),
-            libc::SIGILL | libc::SIGTRAP => "unreachable code was reached".to_owned(),
+            libc::SIGILL | libc::SIGTRAP => {
+                "an assertion that does not hold, or code that cannot be reached".to_owned()
+            }
             _ => format!(
                 "the kernel does not end: a threadgroup took more than {:?} of processor time",
                 launch.budget
@@ -85,6 +93,9 @@ mod linux {
     use super::Fault;
 
     const CAUGHT: [i32; 5] = [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGTRAP];
+
+    /// What Linux says of a fault that is not one of a page's protection.
+    const SI_KERNEL: i32 = 0x80;
 
     struct Previous {
         signal: i32,
@@ -174,7 +185,9 @@ mod linux {
                 let instruction = (*context).uc_mcontext.gregs[libc::REG_RIP as usize] as usize;
                 #[cfg(target_arch = "aarch64")]
                 let instruction = (*context).uc_mcontext.pc as usize;
-                (*worker).fault = Some(Fault { signal, address: (*info).si_addr() as usize, instruction });
+                let has_no_address = (*info).si_code == SI_KERNEL;
+                let address = (*info).si_addr() as usize;
+                (*worker).fault = Some(Fault { signal, has_no_address, address, instruction });
                 let stack_pointer = (*worker).main_stack_pointer as usize;
                 let target = fiber::resume as *const () as usize;
                 #[cfg(target_arch = "x86_64")]

@@ -8,12 +8,26 @@ use addr2line::Loader;
 
 use crate::compile::COMPILATION_DIRECTORY;
 
+/// How many bytes of code are looked through for a line.
+const REACH: usize = 512;
+
 /// `file:line` of an instruction in a compiled library, past what is inlined from the shim; `None` for any
 /// other instruction.
+///
+/// The compiler gives an instruction that it made of several no line; it counts to the nearest one before it.
 pub(crate) fn of_instruction(instruction: usize) -> Option<String> {
     let (library, offset) = containing_library(instruction)?;
     let loader = Loader::new(&library).ok()?;
-    let mut frames = loader.find_frames(offset as u64).ok()?;
+    let function = loader.find_symbol(offset as u64);
+    (offset.saturating_sub(REACH)..=offset)
+        .rev()
+        .map(|offset| offset as u64)
+        .take_while(|&offset| loader.find_symbol(offset) == function)
+        .find_map(|offset| of_offset(&loader, offset))
+}
+
+fn of_offset(loader: &Loader, offset: u64) -> Option<String> {
+    let mut frames = loader.find_frames(offset).ok()?;
     while let Ok(Some(frame)) = frames.next() {
         let Some(location) = frame.location else { continue };
         let (Some(file), Some(line)) = (location.file, location.line) else { continue };

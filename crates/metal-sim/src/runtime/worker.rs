@@ -163,11 +163,12 @@ impl Worker {
         // SAFETY: `prepare` has made the first lane ready; fibers reach the worker only through raw pointers
         // derived from this one, and this function does not touch `self` until they are done.
         unsafe {
-            let mut first = (*worker).lanes.as_mut_ptr();
-            if !launch.checker.is_null() {
-                let count = u64::from((*worker).threadgroup.thread_count);
-                first = first.add(((*launch.checker).random() % count) as usize);
-            }
+            let first = if launch.checker.is_null() {
+                (*(*worker).simdgroups.as_ptr()).members.ilog2() as usize
+            } else {
+                ((*launch.checker).random() % u64::from((*worker).threadgroup.thread_count)) as usize
+            };
+            let first = (*worker).lanes.as_mut_ptr().add(first);
             (*worker).start_lane(first);
             CURRENT.set(worker);
             (*worker).in_kernel.store(true, Ordering::SeqCst);

@@ -23,7 +23,10 @@ pub(super) fn scan_words(scanner: &mut Scanner<'_>) {
                 let is_member = at > 0 && matches!(tokens.get(at - 1), "." | "->");
                 if is_member && names::is_swizzle(word) {
                     scanner.scan.swizzles.insert(word.to_owned());
-                } else if !is_member && let Some(reason) = names::refusal(word) {
+                } else if !is_member
+                    && !is_deleted_function(scanner, at)
+                    && let Some(reason) = names::refusal(word)
+                {
                     scanner.report(at, format!("'{word}': {reason}"));
                 }
             }
@@ -44,6 +47,12 @@ pub(super) fn scan_words(scanner: &mut Scanner<'_>) {
         }
         at += 1;
     }
+}
+
+/// Whether this is the `delete` of `= delete;`.
+fn is_deleted_function(scanner: &Scanner<'_>, at: usize) -> bool {
+    let tokens = scanner.tokens;
+    tokens.get(at) == "delete" && at > 0 && tokens.get(at - 1) == "=" && tokens.get(at + 1) == ";"
 }
 
 /// Gives a record with an anonymous union an assignment operator: the shim's vectors have one that copies bytes,

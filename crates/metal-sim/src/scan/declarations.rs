@@ -201,10 +201,14 @@ impl Scanner<'_> {
             is_template = true;
             head = tokens.closing_angle(head + 1).map_or(limit, |close| close + 1);
         }
-        if tokens.get(head) == "namespace"
-            || (tokens.get(head) == "extern" && tokens.kind(head + 1) == Some(Kind::Text))
-        {
+        let is_linkage = tokens.get(head) == "extern" && tokens.kind(head + 1) == Some(Kind::Text);
+        if tokens.get(head) == "namespace" || (is_linkage && tokens.get(head + 2) == "{") {
             return self.namespace(head, limit);
+        }
+        if is_linkage {
+            // Of one declaration: it has no effect, and C++ would not have it in front of a kernel.
+            self.replace(head, head + 1, String::new());
+            head += 2;
         }
         let declaration = self.extent(start, head, is_template, limit);
         let head_end = declaration.body.unwrap_or(declaration.end);

@@ -7,11 +7,18 @@ struct Arguments { uint a, b; float4 c; };
 kernel void past_the_end(device const int* in [[buffer(0)]], device int* out [[buffer(3)]], uint i [[thread_position_in_grid]]) {
     out[i] = in[i + (i == 5 ? 4096u : 0u)];
 }
+kernel void unaligned(device const int* in [[buffer(0)]], device int* out [[buffer(3)]], uint i [[thread_position_in_grid]]) {
+    if (i == 3) *(device float4*)(out + in[0]) = float4(i);
+}
 kernel void divide(device const int* in [[buffer(0)]], device int* out [[buffer(3)]], uint i [[thread_position_in_grid]]) {
     out[i] = 100 / in[i];
 }
 kernel void endless(device const int* in [[buffer(0)]], device int* out [[buffer(3)]], uint i [[thread_position_in_grid]]) {
     while (in[0] == 0) { out[i] += 1; }
+}
+kernel void endless_and_empty(device const int* in [[buffer(0)]], device int* out [[buffer(3)]], uint i [[thread_position_in_grid]]) {
+    while (in[0] == 0) {}
+    out[i] = 1;
 }
 kernel void endless_with_barriers(device const int* in [[buffer(0)]], device int* out [[buffer(3)]], uint i [[thread_position_in_grid]]) {
     while (in[0] == 0) {

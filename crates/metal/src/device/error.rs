@@ -153,6 +153,13 @@ pub enum Error {
     Device(String),
 }
 
+impl Error {
+    /// The device has no memory for a new buffer.
+    pub fn no_memory(label: &str, length: usize) -> Self {
+        Self::Device(format!("buffer '{label}': no memory for {length} bytes"))
+    }
+}
+
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

@@ -61,3 +61,30 @@ pub struct Capabilities {
     /// Number of GPU cores, where known.
     pub gpu_cores: Option<u32>,
 }
+
+impl Capabilities {
+    /// Those of a family of Apple's GPUs, 0 for any other GPU (Metal feature set tables). `language_has_bfloat` tells
+    /// whether the system's compiler is one of Metal 3.1 or later.
+    pub const fn of_family(gpu_family: u32, language_has_bfloat: bool) -> Self {
+        let is_apple_silicon = gpu_family >= 7;
+        Self {
+            gpu_family,
+            simdgroup_matrix: is_apple_silicon,
+            bfloat: is_apple_silicon && language_has_bfloat,
+            simd_reductions: is_apple_silicon,
+            gpu_cores: None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn features_come_with_the_family_and_the_language() {
+        assert!(Capabilities::of_family(7, true).bfloat && !Capabilities::of_family(7, false).bfloat);
+        assert!(Capabilities::of_family(9, false).simdgroup_matrix);
+        assert!(!Capabilities::of_family(0, true).simd_reductions);
+    }
+}

@@ -12,6 +12,7 @@
 
 mod bindings;
 pub mod checks;
+mod encoding;
 mod error;
 mod limits;
 mod memory;
@@ -26,6 +27,7 @@ use std::ptr::NonNull;
 use std::time::Duration;
 
 pub use bindings::{Bindings, Bound, Interface, Parameter, ParameterSpace};
+pub use encoding::Encoding;
 pub use error::{Error, Result};
 pub use limits::{Capabilities, Limits};
 pub use memory::HostMemory;
@@ -170,36 +172,56 @@ pub trait Device: Send + Sync + 'static {
 
 /// Memory that both host and device reach. A clone is another handle on the same memory.
 pub trait Buffer: Clone + Send + Sync {
+    /// The memory behind it. Only the device's own code touches it directly.
+    fn memory(&self) -> &HostMemory;
+
     /// Length in bytes.
-    fn length(&self) -> usize;
+    fn length(&self) -> usize {
+        self.memory().length()
+    }
 
     /// The name given at creation.
-    fn label(&self) -> &str;
+    fn label(&self) -> &str {
+        self.memory().label()
+    }
 
     /// The first byte. The caller must not touch the memory while a submission that uses it is in flight;
     /// [`Buffer::read`] and [`Buffer::write`] let a checking device see the access.
-    fn contents(&self) -> NonNull<u8>;
+    fn contents(&self) -> NonNull<u8> {
+        self.memory().start()
+    }
 
     /// Copies `out.len()` bytes from `offset` on to `out`.
     ///
     /// # Errors
     /// [`Error::BufferRange`] past the end.
-    fn read(&self, offset: usize, out: &mut [u8]) -> Result<()>;
+    fn read(&self, offset: usize, out: &mut [u8]) -> Result<()> {
+        self.memory().read(offset, out)
+    }
 
     /// Copies `data` to the bytes from `offset` on.
     ///
     /// # Errors
     /// [`Error::BufferRange`] past the end.
-    fn write(&self, offset: usize, data: &[u8]) -> Result<()>;
+    fn write(&self, offset: usize, data: &[u8]) -> Result<()> {
+        self.memory().write(offset, data)
+    }
 }
 
 /// One kernel, ready to be dispatched. A clone is another handle on the same pipeline.
 pub trait Pipeline: Clone + Send + Sync {
+    /// What the kernel asks of those who dispatch it.
+    fn interface(&self) -> &Interface;
+
     /// The kernel's name in its library.
-    fn name(&self) -> &str;
+    fn name(&self) -> &str {
+        &self.interface().name
+    }
 
     /// The largest threadgroup that this kernel can be launched with.
-    fn max_threads_per_threadgroup(&self) -> usize;
+    fn max_threads_per_threadgroup(&self) -> usize {
+        self.interface().max_threads
+    }
 
     /// Threads in one SIMD-group.
     fn simd_width(&self) -> usize;

@@ -3,7 +3,6 @@
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use dispatch2::DispatchData;
 use objc2::rc::{Retained, autoreleasepool};
 use objc2::runtime::ProtocolObject;
 use objc2::{available, msg_send};
@@ -27,31 +26,7 @@ pub struct ObjcLibrary {
 }
 
 impl ObjcLibrary {
-    pub(super) fn from_source(
-        device: &ProtocolObject<dyn MTLDevice>,
-        label: &str,
-        source: &str,
-        options: &CompileOptions,
-    ) -> Result<Self> {
-        autoreleasepool(|_| {
-            let options = compile_options(options);
-            let source = NSString::from_str(source);
-            // Warnings come as an error object beside a library and are dropped, as by Apple's own binding.
-            Self::new(label, device.newLibraryWithSource_options_error(&source, Some(&options)))
-        })
-    }
-
-    pub(super) fn from_data(
-        device: &ProtocolObject<dyn MTLDevice>,
-        label: &str,
-        data: &[u8],
-    ) -> Result<Self> {
-        autoreleasepool(|_| {
-            Self::new(label, device.newLibraryWithData_error(&DispatchData::from_bytes(data)))
-        })
-    }
-
-    fn new(
+    pub(super) fn new(
         label: &str,
         library: std::result::Result<Retained<ProtocolObject<dyn MTLLibrary>>, Retained<NSError>>,
     ) -> Result<Self> {
@@ -94,28 +69,19 @@ impl ObjcLibrary {
                 label: format!("{}/{name}", self.label),
                 diagnostics: describe(&error),
             })?;
-            let bindings = reflection.map(|reflection| reflection.bindings());
-            let parameters = bindings
-                .iter()
-                .flat_map(|bindings| bindings.iter())
-                .filter_map(|binding| parameter(&binding));
-            Ok(ObjcPipeline {
-                shared: Arc::new(Shared {
-                    interface: Interface {
-                        name: name.to_owned(),
-                        parameters: parameters.collect(),
-                        max_threads: raw.maxTotalThreadsPerThreadgroup(),
-                        static_memory: raw.staticThreadgroupMemoryLength(),
-                    },
-                    simd_width: raw.threadExecutionWidth(),
-                    raw,
-                }),
-            })
+            let bindings = reflection.map(|reflection| reflection.bindings().to_vec()).unwrap_or_default();
+            let interface = Interface {
+                name: name.to_owned(),
+                parameters: bindings.iter().filter_map(|binding| parameter(binding)).collect(),
+                max_threads: raw.maxTotalThreadsPerThreadgroup(),
+                static_memory: raw.staticThreadgroupMemoryLength(),
+            };
+            Ok(ObjcPipeline { raw, interface: Arc::new(interface) })
         })
     }
 }
 
-fn compile_options(options: &CompileOptions) -> Retained<MTLCompileOptions> {
+pub(super) fn compile_options(options: &CompileOptions) -> Retained<MTLCompileOptions> {
     let raw = MTLCompileOptions::new();
     raw.setLanguageVersion(match options.version {
         LanguageVersion::V2_4 => MTLLanguageVersion::Version2_4,
@@ -188,25 +154,16 @@ fn parameter(binding: &ProtocolObject<dyn MTLBinding>) -> Option<Parameter> {
 /// One kernel with its function constants.
 #[derive(Clone)]
 pub struct ObjcPipeline {
-    pub(super) shared: Arc<Shared>,
-}
-
-pub(super) struct Shared {
-    pub raw: Retained<ProtocolObject<dyn MTLComputePipelineState>>,
-    pub interface: Interface,
-    simd_width: usize,
+    pub(super) raw: Retained<ProtocolObject<dyn MTLComputePipelineState>>,
+    interface: Arc<Interface>,
 }
 
 impl Pipeline for ObjcPipeline {
-    fn name(&self) -> &str {
-        &self.shared.interface.name
-    }
-
-    fn max_threads_per_threadgroup(&self) -> usize {
-        self.shared.interface.max_threads
+    fn interface(&self) -> &Interface {
+        &self.interface
     }
 
     fn simd_width(&self) -> usize {
-        self.shared.simd_width
+        self.raw.threadExecutionWidth()
     }
 }

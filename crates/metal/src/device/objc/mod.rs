@@ -8,32 +8,30 @@
 //! at a time; objc2 says so in the traits of its types, and nothing here widens them. Methods that return
 //! autoreleased objects are called inside a pool, since threads of Rust have none.
 
-mod buffer;
-mod encoder;
+mod commands;
 mod library;
-mod queue;
 
 use std::ffi::c_void;
 use std::path::Path;
 use std::ptr::NonNull;
 
+use dispatch2::DispatchData;
 use objc2::available;
 use objc2::rc::{Retained, autoreleasepool};
 use objc2::runtime::{AnyObject, ProtocolObject};
 use objc2_foundation::{NSError, NSString, NSURL};
 use objc2_metal::{
-    MTLCaptureDescriptor, MTLCaptureDestination, MTLCaptureManager, MTLCommandQueue,
+    MTLBuffer, MTLCaptureDescriptor, MTLCaptureDestination, MTLCaptureManager, MTLCommandQueue,
     MTLCreateSystemDefaultDevice, MTLDevice, MTLGPUFamily, MTLResidencySet, MTLResidencySetDescriptor,
+    MTLResource, MTLResourceOptions,
 };
 
-pub use buffer::ObjcBuffer;
-pub use encoder::{ObjcCommandBuffer, ObjcEncoder};
+pub use commands::{ObjcCommandBuffer, ObjcEncoder, ObjcQueue};
 pub use library::{ObjcLibrary, ObjcPipeline};
-pub use queue::ObjcQueue;
 
-use buffer::SHARED;
-
-use super::{Capabilities, CompileOptions, Device, Error, FunctionConstants, Limits, Result, Size};
+use super::{
+    Buffer, Capabilities, CompileOptions, Device, Error, FunctionConstants, HostMemory, Limits, Result, Size,
+};
 
 // `MTLCreateSystemDefaultDevice` finds no device in a program that does not link CoreGraphics.
 #[link(name = "CoreGraphics", kind = "framework")]
@@ -56,15 +54,11 @@ impl ObjcDevice {
     pub fn system_default() -> Result<Self> {
         let raw = MTLCreateSystemDefaultDevice()
             .ok_or_else(|| Error::Device("Metal finds no GPU on this machine".to_owned()))?;
-        let newest = [
-            (MTLGPUFamily::Apple10, 10),
-            (MTLGPUFamily::Apple9, 9),
-            (MTLGPUFamily::Apple8, 8),
-            (MTLGPUFamily::Apple7, 7),
-        ]
-        .into_iter()
-        .find_map(|(family, number)| raw.supportsFamily(family).then_some(number));
-        let gpu_family = newest.unwrap_or(0);
+        // Metal numbers the families in a row.
+        let family = |number: u32| MTLGPUFamily(MTLGPUFamily::Apple1.0 + number as isize - 1);
+        let newest = (7..=10).rev().find(|&number| raw.supportsFamily(family(number)));
+        // `bfloat` is part of the language from 3.1 on, which came with macOS 14.
+        let capabilities = Capabilities::of_family(newest.unwrap_or(0), available!(macos = 14.0));
         let threads = raw.maxThreadsPerThreadgroup();
         let limits = Limits {
             max_buffer_length: raw.maxBufferLength(),
@@ -74,15 +68,6 @@ impl ObjcDevice {
             recommended_working_set: usize::try_from(raw.recommendedMaxWorkingSetSize())
                 .unwrap_or(usize::MAX),
             ..Limits::default()
-        };
-        let capabilities = Capabilities {
-            gpu_family,
-            simdgroup_matrix: gpu_family >= 7,
-            // The type is part of the language from 3.1 on, which came with macOS 14.
-            bfloat: gpu_family >= 7 && available!(macos = 14.0),
-            simd_reductions: gpu_family >= 7,
-            // Metal does not tell.
-            gpu_cores: None,
         };
         let name = raw.name().to_string();
         Ok(Self { raw, name, limits, capabilities })
@@ -133,11 +118,17 @@ impl Device for ObjcDevice {
     }
 
     fn new_library(&self, label: &str, source: &str, options: &CompileOptions) -> Result<ObjcLibrary> {
-        ObjcLibrary::from_source(&self.raw, label, source, options)
+        autoreleasepool(|_| {
+            let (source, options) = (NSString::from_str(source), library::compile_options(options));
+            // Warnings come as an error object beside a library and are dropped, as by Apple's own binding.
+            ObjcLibrary::new(label, self.raw.newLibraryWithSource_options_error(&source, Some(&options)))
+        })
     }
 
     fn new_library_with_data(&self, label: &str, data: &[u8]) -> Result<ObjcLibrary> {
-        ObjcLibrary::from_data(&self.raw, label, data)
+        autoreleasepool(|_| {
+            ObjcLibrary::new(label, self.raw.newLibraryWithData_error(&DispatchData::from_bytes(data)))
+        })
     }
 
     fn new_pipeline(
@@ -199,6 +190,37 @@ impl Device for ObjcDevice {
         if manager.isCapturing() {
             manager.stopCapture();
         }
+    }
+}
+
+/// Host and GPU see the same memory; Metal orders the commands that touch it.
+const SHARED: MTLResourceOptions = MTLResourceOptions::StorageModeShared;
+
+/// Memory that host and GPU share.
+#[derive(Clone)]
+pub struct ObjcBuffer {
+    pub(super) raw: Retained<ProtocolObject<dyn MTLBuffer>>,
+    memory: HostMemory,
+}
+
+// SAFETY: the object is one of Metal's resources, which Apple documents as usable from every thread.
+unsafe impl Send for ObjcBuffer {}
+// SAFETY: as above.
+unsafe impl Sync for ObjcBuffer {}
+
+impl ObjcBuffer {
+    fn new(label: &str, length: usize, raw: Option<Retained<ProtocolObject<dyn MTLBuffer>>>) -> Result<Self> {
+        let raw = raw.ok_or_else(|| Error::no_memory(label, length))?;
+        raw.setLabel(Some(&NSString::from_str(label)));
+        // SAFETY: a shared buffer's memory is the host's, too, for as long as the object lives.
+        let memory = unsafe { HostMemory::new(label, raw.contents().cast(), length) };
+        Ok(Self { raw, memory })
+    }
+}
+
+impl Buffer for ObjcBuffer {
+    fn memory(&self) -> &HostMemory {
+        &self.memory
     }
 }
 

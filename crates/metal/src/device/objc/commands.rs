@@ -1,0 +1,243 @@
+//! Queues, command buffers and encoders.
+
+use std::ptr::NonNull;
+
+use block2::RcBlock;
+use objc2::rc::{Retained, autoreleasepool};
+use objc2::runtime::ProtocolObject;
+use objc2_foundation::NSString;
+use objc2_metal::{
+    MTLBarrierScope, MTLBlitCommandEncoder, MTLCommandBuffer, MTLCommandBufferStatus, MTLCommandEncoder,
+    MTLCommandQueue, MTLComputeCommandEncoder, MTLDevice, MTLDispatchType, MTLResource, MTLSize,
+};
+
+use super::library::ObjcPipeline;
+use super::{ObjcBuffer, describe};
+use crate::device::{
+    CommandBuffer, ComputeEncoder, DispatchMode, Encoding, Error, GpuInterval, LastDispatches, Limits,
+    Pipeline, Progress, Queue, Result, Size, checks,
+};
+
+/// A queue of command buffers.
+pub struct ObjcQueue {
+    pub(super) raw: Retained<ProtocolObject<dyn MTLCommandQueue>>,
+    limits: Limits,
+}
+
+impl ObjcQueue {
+    pub(super) fn new(device: &ProtocolObject<dyn MTLDevice>, label: &str, limits: &Limits) -> Result<Self> {
+        let raw = device
+            .newCommandQueue()
+            .ok_or_else(|| Error::Device(format!("queue '{label}': the device has no queue left")))?;
+        raw.setLabel(Some(&NSString::from_str(label)));
+        Ok(Self { raw, limits: limits.clone() })
+    }
+}
+
+impl Queue for ObjcQueue {
+    type Buffer = ObjcBuffer;
+    type Pipeline = ObjcPipeline;
+    type CommandBuffer = ObjcCommandBuffer;
+
+    fn new_command_buffer(&self, label: &str) -> Result<ObjcCommandBuffer> {
+        let raw = autoreleasepool(|_| self.raw.commandBuffer())
+            .ok_or_else(|| Error::Device(format!("command buffer '{label}': the queue gives none")))?;
+        raw.setLabel(Some(&NSString::from_str(label)));
+        let (label, limits) = (label.to_owned(), self.limits.clone());
+        Ok(ObjcCommandBuffer { raw, label, limits, last_dispatches: LastDispatches::default() })
+    }
+}
+
+/// A recording of work.
+pub struct ObjcCommandBuffer {
+    raw: Retained<ProtocolObject<dyn MTLCommandBuffer>>,
+    label: String,
+    limits: Limits,
+    last_dispatches: LastDispatches,
+}
+
+impl CommandBuffer for ObjcCommandBuffer {
+    type Buffer = ObjcBuffer;
+    type Pipeline = ObjcPipeline;
+    type Encoder<'a> = ObjcEncoder<'a>;
+    type Submission = Progress;
+
+    fn compute_encoder(&mut self, label: &str, mode: DispatchMode) -> ObjcEncoder<'_> {
+        let kind = match mode {
+            DispatchMode::Serial => MTLDispatchType::Serial,
+            DispatchMode::Concurrent => MTLDispatchType::Concurrent,
+        };
+        let raw = autoreleasepool(|_| self.raw.computeCommandEncoderWithDispatchType(kind));
+        if let Some(raw) = &raw {
+            raw.setLabel(Some(&NSString::from_str(label)));
+        }
+        ObjcEncoder { raw, encoding: Encoding::new(label, mode, &self.limits), command_buffer: self }
+    }
+
+    fn copy(
+        &mut self,
+        source: &ObjcBuffer,
+        source_offset: usize,
+        destination: &ObjcBuffer,
+        destination_offset: usize,
+        length: usize,
+    ) -> Result<()> {
+        checks::copy(source, source_offset, destination, destination_offset, length)?;
+        if length == 0 {
+            return Ok(());
+        }
+        let encoder = autoreleasepool(|_| self.raw.blitCommandEncoder())
+            .ok_or_else(|| Error::Device(format!("command buffer '{}': no blit encoder", self.label)))?;
+        // SAFETY: both ranges were checked, and the command buffer retains both buffers.
+        unsafe {
+            encoder.copyFromBuffer_sourceOffset_toBuffer_destinationOffset_size(
+                &source.raw,
+                source_offset,
+                &destination.raw,
+                destination_offset,
+                length,
+            );
+        }
+        encoder.endEncoding();
+        Ok(())
+    }
+
+    fn commit(self) -> Result<Progress> {
+        let progress = Progress::new(&self.label, self.last_dispatches);
+        autoreleasepool(|_| commit(&self.raw, &progress));
+        Ok(progress)
+    }
+}
+
+/// Commits the command buffer. Metal tells of its progress on a thread of its own.
+fn commit(raw: &ProtocolObject<dyn MTLCommandBuffer>, progress: &Progress) {
+    let scheduled = progress.clone();
+    let scheduled = RcBlock::new(move |_: NonNull<ProtocolObject<dyn MTLCommandBuffer>>| scheduled.start());
+    let completed = progress.clone();
+    let completed = RcBlock::new(move |raw: NonNull<ProtocolObject<dyn MTLCommandBuffer>>| {
+        // SAFETY: Metal hands its handlers the command buffer, alive for the call.
+        let raw = unsafe { raw.as_ref() };
+        let result = if raw.status() == MTLCommandBufferStatus::Completed {
+            Ok(GpuInterval { start: raw.GPUStartTime(), end: raw.GPUEndTime() })
+        } else {
+            let reason = match raw.error() {
+                Some(error) => describe(&error),
+                None => format!("ended with status {}", raw.status().0),
+            };
+            // Metal names no kernel: it is one of the last dispatches.
+            Err(completed.execution_error("", reason))
+        };
+        completed.finish(result);
+    });
+    // SAFETY: both are blocks of the right signature, which Metal copies. They own all they use, and that may
+    // be used from Metal's threads.
+    unsafe {
+        raw.addScheduledHandler(RcBlock::as_ptr(&scheduled));
+        raw.addCompletedHandler(RcBlock::as_ptr(&completed));
+    }
+    raw.commit();
+}
+
+type Raw = ProtocolObject<dyn MTLComputeCommandEncoder>;
+
+/// Records dispatches.
+pub struct ObjcEncoder<'a> {
+    /// `None` where Metal gave no encoder, which the first dispatch reports.
+    raw: Option<Retained<Raw>>,
+    /// Metal holds the buffers itself.
+    encoding: Encoding<(), ObjcPipeline>,
+    command_buffer: &'a mut ObjcCommandBuffer,
+}
+
+impl ObjcEncoder<'_> {
+    fn send(&self, call: impl FnOnce(&Raw)) {
+        if let Some(raw) = &self.raw {
+            call(raw);
+        }
+    }
+
+    /// Checks everything that Metal leaves undefined; returns the encoder for the launch.
+    fn check_dispatch(&mut self, grid: Size, threads: Size) -> Result<&Raw> {
+        let pipeline = self.encoding.check_dispatch(grid, threads)?;
+        self.command_buffer.last_dispatches.push(self.encoding.label(), pipeline.name());
+        let label = &self.command_buffer.label;
+        let missing = || Error::Device(format!("command buffer '{label}': no compute encoder"));
+        self.raw.as_deref().ok_or_else(missing)
+    }
+}
+
+fn mtl_size(size: Size) -> MTLSize {
+    MTLSize { width: size.width, height: size.height, depth: size.depth }
+}
+
+impl ComputeEncoder for ObjcEncoder<'_> {
+    type Buffer = ObjcBuffer;
+    type Pipeline = ObjcPipeline;
+
+    fn set_label(&mut self, label: &str) {
+        self.encoding.set_label(label);
+    }
+
+    fn set_pipeline(&mut self, pipeline: &ObjcPipeline) {
+        self.encoding.set_pipeline(pipeline);
+        self.send(|raw| raw.setComputePipelineState(&pipeline.raw));
+    }
+
+    fn set_buffer(&mut self, slot: usize, buffer: &ObjcBuffer, offset: usize) -> Result<()> {
+        self.encoding.set_buffer(slot, buffer, offset, ())?;
+        // SAFETY: slot and offset were checked, and the command buffer retains the buffer.
+        self.send(|raw| unsafe { raw.setBuffer_offset_atIndex(Some(&buffer.raw), offset, slot) });
+        Ok(())
+    }
+
+    fn set_bytes(&mut self, slot: usize, bytes: &[u8]) -> Result<()> {
+        self.encoding.set_bytes(slot, bytes, ())?;
+        let start = NonNull::from(bytes).cast();
+        // SAFETY: slot and length were checked, and Metal copies the bytes in the call.
+        self.send(|raw| unsafe { raw.setBytes_length_atIndex(start, bytes.len(), slot) });
+        Ok(())
+    }
+
+    fn set_threadgroup_memory(&mut self, slot: usize, length: usize) -> Result<()> {
+        self.encoding.set_threadgroup_memory(slot, length)?;
+        // SAFETY: slot and length were checked.
+        self.send(|raw| unsafe { raw.setThreadgroupMemoryLength_atIndex(length, slot) });
+        Ok(())
+    }
+
+    fn dispatch_threadgroups(&mut self, threadgroups: Size, threads_per_threadgroup: Size) -> Result<()> {
+        let (count, threads) = (mtl_size(threadgroups), mtl_size(threads_per_threadgroup));
+        let raw = self.check_dispatch(threadgroups, threads_per_threadgroup)?;
+        raw.dispatchThreadgroups_threadsPerThreadgroup(count, threads);
+        Ok(())
+    }
+
+    fn dispatch_threads(&mut self, threads: Size, threads_per_threadgroup: Size) -> Result<()> {
+        let raw = self.check_dispatch(threads, threads_per_threadgroup)?;
+        raw.dispatchThreads_threadsPerThreadgroup(mtl_size(threads), mtl_size(threads_per_threadgroup));
+        Ok(())
+    }
+
+    fn barrier(&mut self) {
+        if self.encoding.is_concurrent() {
+            self.send(|raw| raw.memoryBarrierWithScope(MTLBarrierScope::Buffers));
+        }
+    }
+
+    fn barrier_for(&mut self, buffers: &[&ObjcBuffer]) {
+        let resource =
+            |buffer: &&ObjcBuffer| NonNull::from(ProtocolObject::<dyn MTLResource>::from_ref(&*buffer.raw));
+        let mut resources: Vec<_> = buffers.iter().map(resource).collect();
+        if self.encoding.is_concurrent() && !resources.is_empty() {
+            let first = NonNull::from(resources.as_mut_slice()).cast();
+            // SAFETY: `first` leads to as many resources, which the callers' buffers keep alive in the call.
+            self.send(|raw| unsafe { raw.memoryBarrierWithResources_count(first, buffers.len()) });
+        }
+    }
+}
+
+impl Drop for ObjcEncoder<'_> {
+    fn drop(&mut self) {
+        self.send(|raw| raw.endEncoding());
+    }
+}

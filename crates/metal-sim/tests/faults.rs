@@ -258,3 +258,26 @@ fn copies_are_ordered_and_checked() {
     assert!(interval.end >= interval.start);
     assert_eq!(read::<u8>(&a), [1, 2, 3, 4, 3, 4, 5, 6]);
 }
+
+#[test]
+fn habits_of_lockstep_work_without_the_sanitizer() {
+    let lab = lab();
+    let input: Vec<i32> = (0..64).map(|i| i * i % 17).collect();
+    let (given, out) = (lab.buffer(&input), lab.buffer(&[0i32; 64]));
+    let launch = lab.launch("lockstep").buffer(0, &given).buffer(1, &out);
+    launch.threads(Size::width(64), Size::width(32)).unwrap();
+    let expected = input.chunks(32).flat_map(|group| [10 * group.iter().sum::<i32>() + 5; 32]);
+    assert_eq!(read::<i32>(&out), expected.collect::<Vec<_>>());
+}
+
+#[test]
+fn an_assertion_that_does_not_hold_is_an_error() {
+    let line = SOURCE.lines().position(|line| line.contains("assert(in[i]")).unwrap() + 1;
+    let reason = failure("asserts", &[0; 64]);
+    assert!(reason.starts_with(&format!("faults.metal:{line}: an assertion that does not hold")), "{reason}");
+    let lab = lab();
+    let (given, out) = (lab.buffer(&[1i32; 64]), lab.buffer(&[0i32; 64]));
+    let launch = lab.launch("asserts").buffer(0, &given).buffer(3, &out);
+    launch.threads(Size::width(64), Size::width(64)).unwrap();
+    assert_eq!(read::<i32>(&out), [2; 64]);
+}

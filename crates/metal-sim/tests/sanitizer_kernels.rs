@@ -9,6 +9,8 @@ mod functions;
 mod grid;
 #[path = "language.rs"]
 mod language;
+#[path = "library.rs"]
+mod library;
 #[path = "matrix.rs"]
 mod matrix;
 #[path = "simd.rs"]

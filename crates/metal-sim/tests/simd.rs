@@ -172,14 +172,3 @@ fn threads_that_returned_do_not_count() {
         assert_eq!(value, if lane % 3 == 0 { 0 } else { 21 });
     }
 }
-
-#[test]
-fn habits_of_lockstep_work_without_the_sanitizer() {
-    let lab = Lab::new("simd.metal", SOURCE);
-    let input: Vec<i32> = (0..64).map(|i| i * i % 17).collect();
-    let (given, out) = (lab.buffer(&input), lab.buffer(&[0i32; 64]));
-    let launch = lab.launch("lockstep").buffer(0, &given).buffer(1, &out);
-    launch.threads(Size::width(64), Size::width(32)).unwrap();
-    let expected = input.chunks(32).flat_map(|group| [10 * group.iter().sum::<i32>() + 5; 32]);
-    assert_eq!(read::<i32>(&out), expected.collect::<Vec<_>>());
-}

@@ -25,7 +25,7 @@ pub trait Target: Sized {
     /// Checks what only the device knows about a dispatch.
     ///
     /// # Errors
-    /// [`Error::Device`].
+    /// [`Error::Device`](metal::device::Error::Device).
     fn check(&self, pipeline: &Self::Pipeline) -> Result<()>;
 
     /// The barrier of every command buffer, counted from 0, that is to be left out.
@@ -36,7 +36,7 @@ pub trait Target: Sized {
     /// Takes a recording.
     ///
     /// # Errors
-    /// [`Error::Device`].
+    /// [`Error::Device`](metal::device::Error::Device).
     fn submit(self, label: &str, commands: Vec<Command<Self>>) -> Result<Self::Submission>;
 }
 

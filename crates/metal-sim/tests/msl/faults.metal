@@ -47,3 +47,22 @@ kernel void greedy(device int* out [[buffer(0)]], threadgroup int* dynamic [[thr
 }
 [[max_total_threads_per_threadgroup(64)]]
 kernel void small(device int* out [[buffer(0)]], uint i [[thread_position_in_grid]]) { out[i] = 1; }
+// Two habits of code for lockstep, each short of barriers: a sum in a tree, and a first lane that overwrites what all read.
+kernel void lockstep(device const int* in [[buffer(0)]], device int* out [[buffer(1)]],
+                     uint i [[thread_position_in_grid]], uint lane [[thread_index_in_simdgroup]]) {
+    threadgroup int sums[32];
+    threadgroup int shared;
+    sums[lane] = in[i];
+    if (lane == 0) shared = 5;
+    simdgroup_barrier(mem_flags::mem_threadgroup);
+    for (uint step = 16; step > 0; step /= 2)
+        if (lane < step) sums[lane] += sums[lane + step];
+    int before = shared;
+    if (lane == 0) shared = 6;
+    simdgroup_barrier(mem_flags::mem_threadgroup);
+    out[i] = 10 * sums[0] + before;
+}
+kernel void asserts(device const int* in [[buffer(0)]], device int* out [[buffer(3)]], uint i [[thread_position_in_grid]]) {
+    assert(in[i] == 1);
+    out[i] = in[i] + 1;
+}

@@ -162,7 +162,3 @@ extern "C" kernel void containers(device float* out [[buffer(0)]], constant arra
     out[n++] = determinant(float4x4(float4(2, 0, 0, 1), float4(0, 3, 0, 0), float4(0, 1, 1, 0), float4(4, 0, 0, 5)));
     assert(sum > 0);
 }
-kernel void asserts(device int* out [[buffer(0)]]) {
-    assert(out[0] == 1);
-    out[0] = 2;
-}

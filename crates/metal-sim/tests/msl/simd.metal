@@ -86,18 +86,3 @@ kernel void early_return(device const int* in [[buffer(0)]], device int* out [[b
     if (lane % 3 == 0) return;
     out[i] = simd_sum(1);
 }
-// Two habits of code for lockstep, each short of barriers: a sum in a tree, and a first lane that overwrites what all read.
-kernel void lockstep(device const int* in [[buffer(0)]], device int* out [[buffer(1)]],
-                     uint i [[thread_position_in_grid]], uint lane [[thread_index_in_simdgroup]]) {
-    threadgroup int sums[32];
-    threadgroup int shared;
-    sums[lane] = in[i];
-    if (lane == 0) shared = 5;
-    simdgroup_barrier(mem_flags::mem_threadgroup);
-    for (uint step = 16; step > 0; step /= 2)
-        if (lane < step) sums[lane] += sums[lane + step];
-    int before = shared;
-    if (lane == 0) shared = 6;
-    simdgroup_barrier(mem_flags::mem_threadgroup);
-    out[i] = 10 * sums[0] + before;
-}

@@ -3,31 +3,23 @@
 //!
 //! cargo test --release -p smelt-tests --test cuda -- --ignored
 
-use engine::{Device, Engine, Event, GenerateOptions, Generation, LoadOptions, SamplerParams, Step, Wanted};
-use serde::Deserialize;
-use smelt_tests::tiny::{self, VOCAB};
-use std::collections::HashMap;
+use engine::{
+    DType, Engine, Event, GenerateOptions, Generation, LoadOptions, SamplerParams, Split, Step, Wanted,
+};
+use quant::Format;
+use smelt_tests::tiny::{Reference, VOCAB};
+use smelt_tests::{Golden, check_greedy};
 use std::ops::ControlFlow;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use tokenizer::EncodeOptions;
 
-#[derive(Deserialize)]
-struct Reference {
-    ids: Vec<u32>,
-    positions: Vec<usize>,
-    cases: HashMap<String, Case>,
+fn load(path: &Path, options: &LoadOptions) -> Engine {
+    let options = LoadOptions { context: Some(1024), ..options.clone() };
+    Engine::load(path, &options, &mut |_, _| {}).unwrap()
 }
 
-#[derive(Deserialize)]
-struct Case {
-    logits: Vec<Vec<f64>>,
-    rope_freqs: Option<Vec<f32>>,
-}
-
-fn load(path: &Path) -> Engine {
-    let options = LoadOptions { device: Device::Cuda, context: Some(1024), ..LoadOptions::default() };
-    let engine = Engine::load(path, &options, &mut |_, _| {}).unwrap();
-    assert_eq!(engine.device(), "cuda");
-    engine
+fn on(device: &str) -> LoadOptions {
+    LoadOptions { device: device.parse().unwrap(), ..LoadOptions::default() }
 }
 
 /// Fails if a logit is further from its reference than this share of the largest.
@@ -40,17 +32,15 @@ fn check(what: &str, found: &[f32], expected: &[f64], bound: f64) {
     }
 }
 
-#[test]
-#[ignore = "needs an NVIDIA GPU: scripts/test-cuda.sh"]
-fn every_architecture_is_near_its_reference() {
-    let text = std::fs::read_to_string(smelt_tests::data("tiny/reference.json")).unwrap();
-    let reference: Reference = serde_json::from_str(&text).unwrap();
-    let factors = reference.cases["llama-3-factors"].rope_freqs.clone().unwrap();
-    for (name, tiny) in tiny::cases(factors) {
+/// Prompts and steps of the tiny models against their references; those that `runs` is false of are left out.
+fn check_architectures(options: &LoadOptions, device: &str, runs: impl Fn(&str) -> bool) {
+    let reference = Reference::read();
+    for (name, tiny) in reference.models().into_iter().filter(|(name, _)| runs(name)) {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("tiny.gguf");
         tiny.write(&path);
-        let mut engine = load(&path);
+        let mut engine = load(&path, options);
+        assert_eq!(engine.device(), device);
         let mut rows = Vec::new();
         let mut sequence = engine.sequence();
         let fed = engine.prefill(&mut sequence, &reference.ids, Wanted::All, &mut |_, logits| {
@@ -63,9 +53,8 @@ fn every_architecture_is_near_its_reference() {
         let mut sequence = engine.sequence();
         for id in &reference.ids {
             let tokens = [*id];
-            engine
-                .forward(&mut [Step { sequence: &mut sequence, tokens: &tokens, wanted: Wanted::Last }])
-                .unwrap();
+            let step = Step { sequence: &mut sequence, tokens: &tokens, wanted: Wanted::Last };
+            engine.forward(&mut [step]).unwrap();
             steps.push(engine.logits(0).to_vec());
         }
         engine.release(sequence);
@@ -95,14 +84,12 @@ fn answer(engine: &mut Engine, prompt: &[u32], options: GenerateOptions) -> Vec<
 #[test]
 #[ignore = "needs an NVIDIA GPU: scripts/test-cuda.sh"]
 fn tokens_are_those_chosen_from_all_logits() {
-    let text = std::fs::read_to_string(smelt_tests::data("tiny/reference.json")).unwrap();
-    let reference: Reference = serde_json::from_str(&text).unwrap();
-    let factors = reference.cases["llama-3-factors"].rope_freqs.clone().unwrap();
-    let (_, tiny) = tiny::cases(factors).into_iter().next().unwrap();
+    let reference = Reference::read();
+    let (_, tiny) = reference.models().into_iter().next().unwrap();
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("tiny.gguf");
     tiny.write(&path);
-    let mut engine = load(&path);
+    let mut engine = load(&path, &on("cuda"));
     for seed in 0..6 {
         let sampler = SamplerParams {
             temperature: if seed == 0 { 0.0 } else { 1.5 },
@@ -125,33 +112,70 @@ fn tokens_are_those_chosen_from_all_logits() {
     }
 }
 
-/// The model is `SMELT_TEST_SMOLLM2`, a file, or else fetched.
+/// Devices cannot share a layer with experts.
+fn dense(name: &str) -> bool {
+    !["mixtral", "qwen2moe", "qwen3moe", "gpt-oss"].contains(&name)
+}
+
 #[test]
 #[ignore = "needs an NVIDIA GPU: scripts/test-cuda.sh"]
-fn a_real_model_says_what_its_reference_says() {
+fn every_architecture_is_near_its_reference() {
+    check_architectures(&on("cuda"), "cuda", |_| true);
+}
+
+#[test]
+#[ignore = "needs two NVIDIA GPUs: scripts/test-cuda.sh"]
+fn two_gpus_that_share_layers_are_near_the_reference() {
+    check_architectures(&on("cuda:0,cuda:1"), "cuda:0,cuda:1", |_| true);
+}
+
+#[test]
+#[ignore = "needs two NVIDIA GPUs: scripts/test-cuda.sh"]
+fn two_gpus_that_share_every_layer_are_near_the_reference() {
+    let options = LoadOptions { split: Some(Split::Tensor), ..on("cuda:0,cuda:1") };
+    check_architectures(&options, "cuda:0+cuda:1", dense);
+}
+
+/// The first of the real models: its alias, and its file, which `SMELT_TEST_SMOLLM2` can name.
+fn real_model() -> (&'static str, PathBuf, Golden) {
     let (alias, name) = smelt_tests::MODELS[0];
     let path = match std::env::var_os("SMELT_TEST_SMOLLM2") {
         Some(path) => path.into(),
         None => smelt_tests::model_file(alias),
     };
-    let golden = smelt_tests::golden(name);
-    let mut engine = load(&path);
-    let kl = smelt_tests::mean_kl(&mut engine, golden.cases.iter());
-    let peer = golden.peer_mean_kl;
-    eprintln!("{alias}: mean KL {kl:.6}, llama.cpp on a CPU {peer:.6}");
-    assert!(kl <= 1.1 * peer, "{alias}: mean KL {kl}, llama.cpp {peer}");
-    for case in &golden.cases {
-        let options = GenerateOptions {
-            sampler: SamplerParams::greedy(),
-            max_tokens: Some(48),
-            ..GenerateOptions::default()
-        };
-        let ids = answer(&mut engine, &case.token_ids, options);
-        let equal = ids.iter().zip(&case.greedy.ids).take_while(|(a, b)| a == b).count();
-        eprintln!("  {:14} equal for {equal} of {} steps", case.id, case.greedy.ids.len());
-        if equal < case.greedy.ids.len() {
-            let margin = case.greedy.margins[equal];
-            assert!(margin < 0.5, "{alias}, {}: differs at step {equal}, with a margin of {margin}", case.id);
+    (alias, path, smelt_tests::golden(name))
+}
+
+#[test]
+#[ignore = "needs an NVIDIA GPU: scripts/test-cuda.sh"]
+fn a_real_model_says_what_its_reference_says() {
+    let (alias, path, golden) = real_model();
+    for cache in [DType::F32, DType::F16, DType::Packed(Format::Q8_0)] {
+        let mut engine = load(&path, &LoadOptions { cache: Some(cache), ..on("cuda") });
+        assert_eq!(engine.device(), "cuda");
+        for case in &golden.cases {
+            let options = EncodeOptions { add_special: true, parse_special: true };
+            assert_eq!(engine.tokenizer().encode(&case.text, options), case.token_ids, "{}", case.id);
+        }
+        let kl = smelt_tests::mean_kl(&mut engine, golden.cases.iter());
+        let peer = golden.peer_mean_kl;
+        eprintln!("{alias}, cache {cache}: mean KL {kl:.6}, llama.cpp on a CPU {peer:.6}");
+        assert!(kl <= 1.1 * peer, "{alias}: mean KL {kl}, llama.cpp {peer}");
+        for case in &golden.cases {
+            check_greedy(&mut engine, alias, case, 48);
+        }
+    }
+}
+
+#[test]
+#[ignore = "needs an NVIDIA GPU: scripts/test-cuda.sh"]
+fn layers_on_the_cpu_change_no_text() {
+    let (alias, path, golden) = real_model();
+    for (layers, device) in [(0, "cpu"), (12, "cuda"), (29, "cuda"), (usize::MAX, "cuda")] {
+        let mut engine = load(&path, &LoadOptions { accelerated_layers: Some(layers), ..on("cuda") });
+        assert_eq!(engine.device(), device);
+        for case in &golden.cases {
+            check_greedy(&mut engine, alias, case, 48);
         }
     }
 }

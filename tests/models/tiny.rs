@@ -1,7 +1,8 @@
 //! Tiny random models of every architecture and RoPE scaling against their reference implementations, and properties
 //! that hold for any model.
 
-use engine::{Activations, Device, Engine, LoadOptions, Step, Wanted};
+use cpu::{CpuBackend, CpuOptions};
+use engine::{Activations, Device, Engine, LoadOptions, Split, Step, Wanted};
 use quant::Format;
 use smelt_tests::tiny::{Reference, Tiny, VOCAB};
 use std::ops::ControlFlow;
@@ -38,6 +39,56 @@ fn every_architecture_equals_its_reference() {
         for &position in &reference.positions {
             reference.check(name, position, &found[position]);
         }
+    }
+}
+
+/// Loads a model on so many devices that share every layer, all of them the CPU.
+fn share(tiny: &Tiny, devices: usize) -> Result<Engine, engine::Error> {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("tiny.gguf");
+    tiny.write(&path);
+    let options = LoadOptions {
+        device: Device::Cpu,
+        activations: Some(Activations::F32),
+        split: Some(Split::Tensor),
+        ..LoadOptions::default()
+    };
+    let cpu = || {
+        let options =
+            CpuOptions { threads: Some(1), activations: Some(Activations::F32), ..CpuOptions::default() };
+        Box::new(CpuBackend::new(options).unwrap()) as Box<dyn graph::Backend>
+    };
+    Engine::load_on(&path, &options, (0..devices).map(|_| cpu()).collect(), &mut |_, _| {})
+}
+
+#[test]
+fn two_devices_that_share_every_layer_equal_the_reference() {
+    let reference = Reference::read();
+    for (name, tiny) in reference.models().into_iter().filter(|(_, tiny)| tiny.experts == 0) {
+        let mut engine = share(&tiny, 2).unwrap();
+        assert_eq!(engine.device(), "cpu+cpu", "{name}");
+        let found = all_logits(&mut engine, &reference.ids);
+        let mut sequence = engine.sequence();
+        for (position, id) in reference.ids.iter().enumerate() {
+            reference.check(name, position, &found[position]);
+            let tokens = [*id];
+            let step = Step { sequence: &mut sequence, tokens: &tokens, wanted: Wanted::Last };
+            engine.forward(&mut [step]).unwrap();
+            reference.check(name, position, engine.logits(0));
+        }
+    }
+}
+
+#[test]
+fn a_model_that_devices_cannot_share_is_told() {
+    let reference = Reference::read();
+    for (name, tiny) in reference.models() {
+        let (devices, what) = match tiny.experts {
+            0 => (3, "4 heads over 2 KV heads, which 3 devices cannot share"),
+            _ => (2, "a mixture of experts, which 2 devices cannot share"),
+        };
+        let error = share(&tiny, devices).err().expect("it cannot be shared").to_string();
+        assert!(error.contains("layer 0: ") && error.contains(what), "{name}: {error}");
     }
 }
 

@@ -99,8 +99,8 @@ pub struct LoadArgs {
     /// fit]
     #[arg(long, alias = "n-gpu-layers", value_name = "N", allow_hyphen_values = true, value_parser = layers)]
     pub gpu_layers: Option<usize>,
-    /// How several GPUs share a model: none (the first has it all), layer (each has layers of its own) [default: layer, over
-    /// as many GPUs as were named or, by layers that do not fit on one, over all]
+    /// How several GPUs share a model: none (the first has it all), layer (each has layers of its own), tensor (each has a
+    /// part of every layer) [default: layer, over the GPUs that were named, or over all where one has no room]
     #[arg(long, value_name = "MODE", value_parser = split)]
     pub split_mode: Option<Split>,
     /// Shares of the model for the GPUs, such as 3,1 [default: by the memory that is free]

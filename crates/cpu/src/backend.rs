@@ -148,6 +148,9 @@ impl CpuBackend {
             Op::Input(kind) => {
                 Err(invariant("operation", "one that computes", format!("input {}", kind.name())))
             }
+            Op::AllReduce | Op::AllGather(_) => {
+                Err(invariant("operation", "one that the backend claims", call.node.op.name()))
+            }
             Op::Add => elementwise::binary(exec, false),
             Op::Mul => elementwise::binary(exec, true),
             Op::Scale(factor) => elementwise::with_factor(exec, exec.kernels.scale, *factor),
@@ -281,6 +284,8 @@ fn supports(query: &OpQuery<'_>) -> bool {
         Op::FusedQkv(_) => activations && matrices(3) && is_cache(query.state, None),
         Op::QkvBiasRopeStore(_) => activations && weights_are(is_vector) && is_cache(query.state, None),
         Op::FusedFfn(_) => activations && matrices(2),
+        // There is one CPU: who lets several devices share a model brings their results together.
+        Op::AllReduce | Op::AllGather(_) => false,
     }
 }
 

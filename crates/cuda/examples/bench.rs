@@ -4,11 +4,14 @@
 //!
 //! `tg:N@D` decodes N tokens after D others (whose keys are zeros), `tg:NxB` with B sequences, `pp:N` reads a prompt of N.
 //! Medians of five. A decode step is greedy: its tokens come to the host, and the logits stay on the GPU. With `tk` instead of
-//! `tg` the 40 highest of them come too, and `tl` copies all.
+//! `tg` the 40 highest of them come too, and `tl` copies all. With `layer:N` or `tensor:N` before
+//! them, N GPUs share the layers, or every layer. The largest logit of the last forward's first row is printed, to compare.
 
 use bytes::Bytes;
 use cuda::CudaBackend;
-use graph::{Batch, CacheParams, DType, GraphParams, Participation, Scheduler, WeightData};
+use graph::{
+    Backend, Batch, CacheParams, DType, GraphParams, Largest, Participation, Scheduler, TensorParallel, WeightData,
+};
 use models::Model;
 use std::error::Error;
 use std::path::Path;
@@ -29,17 +32,46 @@ impl AsRef<[u8]> for Mapped {
 struct Bench {
     model: Model,
     scheduler: Scheduler,
+    participation: Participation,
     logits: Vec<f32>,
+    largest: Option<Largest>,
+}
+
+/// The devices, and what they share: `one`, `layer:N` or `tensor:N`.
+fn devices(on: &str, model: &Model) -> Result<(Vec<Box<dyn Backend>>, Participation), Box<dyn Error>> {
+    let (kind, count) = on.split_once(':').unwrap_or((on, "1"));
+    let count: usize = count.parse()?;
+    let mut gpus = (0..count).map(CudaBackend::open).collect::<Result<Vec<_>, _>>()?;
+    gpus.iter().for_each(|gpu| println!("{}: {}", gpu.name(), gpu.description()));
+    let tensor = kind == "tensor";
+    if tensor {
+        cuda::connect(&mut gpus.iter_mut().collect::<Vec<_>>())?;
+    }
+    let boxed = gpus.into_iter().map(|gpu| Box::new(gpu) as Box<dyn Backend>).collect();
+    let backends: Vec<Box<dyn Backend>> = if tensor {
+        let cuts = model.cuts(count)?.into_iter().map(|cut| (cut.name, cut.cut)).collect();
+        vec![Box::new(TensorParallel::new(boxed, cuts))]
+    } else {
+        boxed
+    };
+    let layers = model.layers();
+    let split = (0..count).map(|gpu| layers * (gpu + 1) / count - layers * gpu / count).collect();
+    let participation = Participation {
+        accelerators: backends.iter().map(|backend| backend.name().to_owned()).collect(),
+        split: if tensor { Vec::new() } else { split },
+        tensor_parallel: tensor.then_some(count),
+        layers: None,
+    };
+    Ok((backends, participation))
 }
 
 impl Bench {
-    fn load(path: &Path) -> Result<Bench, Box<dyn Error>> {
+    fn load(path: &Path, on: &str) -> Result<Bench, Box<dyn Error>> {
         let start = Instant::now();
         let file = Arc::new(gguf::File::open(path)?);
         let model = Model::load(&file)?;
-        let backend = CudaBackend::new()?;
-        println!("{}", backend.description());
-        let mut scheduler = Scheduler::new(vec![Box::new(backend)]);
+        let (backends, participation) = devices(on, &model)?;
+        let mut scheduler = Scheduler::new(backends);
         let parts: Vec<Bytes> =
             (0..file.parts().len()).map(|part| Bytes::from_owner(Mapped(Arc::clone(&file), part))).collect();
         for weight in model.weights() {
@@ -50,7 +82,7 @@ impl Bench {
             scheduler
                 .register_weight(&weight.name, WeightData { format, rows, cols, bytes, release: None })?;
         }
-        let mut bench = Bench { model, scheduler, logits: Vec::new() };
+        let mut bench = Bench { model, scheduler, participation, logits: Vec::new(), largest: None };
         bench.step(1, 1, 0, 4096, Some(1))?;
         println!("load to the first token: {:.2} s", start.elapsed().as_secs_f64());
         Ok(bench)
@@ -79,7 +111,7 @@ impl Bench {
                 page_len: PAGE,
                 pages: vec![pages_each * sequences; groups],
             },
-            participation: Participation { accelerators: vec!["cuda".into()], ..Participation::default() },
+            participation: self.participation.clone(),
             head: true,
             fuse_qkv: fused,
             fuse_ffn: fused,
@@ -109,6 +141,7 @@ impl Bench {
             let tokens =
                 self.scheduler.largest_of_output(0, 0..sequences, count)?.ok_or("no largest logits")?;
             assert!(tokens.iter().all(|largest| largest.value.is_finite()), "a logit is no number");
+            self.largest = tokens.first().copied();
             return Ok(ran);
         }
         self.logits.resize(sequences * self.model.vocabulary(), 0.0);
@@ -159,13 +192,17 @@ impl Bench {
             rates[RUNS - 1],
             kernels[RUNS / 2] * 1e6
         );
+        if let Some(Largest { index, value }) = self.largest {
+            println!("    largest logit {value:.5}, of token {index}");
+        }
         Ok(())
     }
 }
 
 fn main() -> Result<(), Box<dyn Error>> {
-    let mut args = std::env::args().skip(1);
+    let mut args = std::env::args().skip(1).peekable();
     let path = args.next().ok_or("expected a model and what to measure")?;
-    let mut bench = Bench::load(Path::new(&path))?;
+    let shared = args.next_if(|arg| arg.starts_with("layer:") || arg.starts_with("tensor:"));
+    let mut bench = Bench::load(Path::new(&path), shared.as_deref().unwrap_or("one"))?;
     args.try_for_each(|what| bench.run(&what))
 }

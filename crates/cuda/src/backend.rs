@@ -5,8 +5,9 @@ use crate::buffers::{Buffers, States, cache_type, out_of_memory};
 use crate::driver::{self, Device, Event, Launch, Pinned, Stream, argument};
 use crate::kernels::{Kernels, Spec};
 use crate::largest::{LargestRows, Rows};
+use crate::nccl::Communicator;
 use crate::ops::{Lowering, WIDEST_KEY, WIDEST_VALUE, device_error, is_tiled};
-use crate::program::{Program, Replay, Upload};
+use crate::program::{Program, Replay, Upload, Work};
 use crate::scratch::Scratch;
 use crate::step::{Step, uses};
 use crate::tiled;
@@ -73,6 +74,8 @@ pub struct CudaBackend {
     received: Event,
     /// The backends whose memory the GPU was let read.
     links: Vec<String>,
+    /// Its place among the GPUs that it shares every layer with. The graphs that refer to it are dropped before.
+    communicator: Option<Communicator>,
     // The stream ends before the memory that its work uses, and modules after all launches.
     stream: Stream,
     scratch: Scratch,
@@ -156,6 +159,7 @@ impl CudaBackend {
             sent: Event::new(&device)?,
             received: Event::new(&device)?,
             links: Vec::new(),
+            communicator: None,
             free,
             deadline,
             replay,
@@ -291,13 +295,13 @@ impl CudaBackend {
         );
         let lowered = lowering.run(&steps)?;
         let mut launches = Vec::with_capacity(1 + lowered.first.len() + lowered.launches.len());
-        launches.extend(self.upload_launch()?);
-        launches.extend(lowered.first);
+        launches.extend(self.upload_launch()?.map(Work::Kernel));
+        launches.extend(lowered.first.into_iter().map(Work::Kernel));
         let inputs = launches.len();
         launches.extend(lowered.launches);
         // What the inputs say may be read by launches that begin before those before them are done.
         for index in [0, inputs] {
-            if let Some(launch) = launches.get_mut(index) {
+            if let Some(Work::Kernel(launch)) = launches.get_mut(index) {
                 launch.alone = true;
             }
         }
@@ -328,7 +332,7 @@ impl CudaBackend {
         }
         self.last = Arc::clone(program.last_labels());
         self.in_flight = true;
-        program.start(&self.stream, self.replay)
+        program.start(&self.stream, self.communicator.as_ref(), self.replay)
     }
 
     /// The launch that brings what the host wrote to its places.
@@ -432,6 +436,23 @@ impl Drop for CudaBackend {
     }
 }
 
+/// Lets GPUs that are to share every layer exchange values by themselves, unless `SMELT_CUDA_NCCL=0` leaves that to the
+/// host. From then on their work must be synchronised at the same time, each on a thread of its own.
+///
+/// # Errors
+/// [`CudaError::NoNccl`], or what NCCL says.
+pub fn connect(gpus: &mut [&mut CudaBackend]) -> Result<(), CudaError> {
+    if number("SMELT_CUDA_NCCL", 1)? == 0 {
+        return Ok(());
+    }
+    let deadline = gpus.iter().map(|gpu| gpu.deadline).max().unwrap_or_default();
+    let numbers: Vec<usize> = gpus.iter().map(|gpu| gpu.device.ordinal).collect();
+    for (gpu, communicator) in gpus.iter_mut().zip(Communicator::connect(&numbers, deadline)?) {
+        gpu.communicator = Some(communicator);
+    }
+    Ok(())
+}
+
 /// Whether keys and values have types that the cache kernels know, in heads of whole blocks.
 fn is_cache(spec: Option<&StateSpec>, head_dims: Option<[usize; 2]>) -> bool {
     let Some(spec) = spec else { return false };
@@ -446,7 +467,7 @@ fn is_cache(spec: Option<&StateSpec>, head_dims: Option<[usize; 2]>) -> bool {
 
 /// The capability table. Types of activations and results are checked for all operations alike: f32, with i32 for
 /// what comes from the host; shape operations move any elements of 4 bytes.
-fn supports(query: &OpQuery<'_>) -> bool {
+fn supports(query: &OpQuery<'_>, connected: bool) -> bool {
     let weights_are = |is: fn(quant::Format) -> bool| query.weights.iter().all(|weight| is(weight.format));
     // The first `n` weights are matrices, the others vectors.
     let matrices = |n: usize| {
@@ -478,6 +499,7 @@ fn supports(query: &OpQuery<'_>) -> bool {
         Op::ClampedSwiGlu(_) | Op::GatherCols | Op::CombineExperts => activations,
         Op::TopK(_) => query.output == DType::I32 && query.inputs == [DType::F32],
         Op::ExpertMatMul(_) => activations && matrices(1),
+        Op::AllReduce | Op::AllGather(_) => activations && connected,
     }
 }
 
@@ -487,7 +509,7 @@ impl Backend for CudaBackend {
     }
 
     fn supports_op(&self, query: &OpQuery<'_>) -> bool {
-        supports(query)
+        supports(query, self.communicator.is_some())
     }
 
     fn supports_fused(&self, fused: FusedOp) -> bool {

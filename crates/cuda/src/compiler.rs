@@ -7,6 +7,7 @@ use sha2::{Digest, Sha256};
 use std::ffi::{CStr, CString};
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::{env, fs, ptr};
 
 /// The sources, and the headers that they include.
@@ -250,7 +251,10 @@ fn write_cached(file: &Path, code: &[u8]) -> std::io::Result<()> {
     if let Some(folder) = file.parent() {
         fs::create_dir_all(folder)?;
     }
-    let part = file.with_extension(format!("{}.part", std::process::id()));
+    // Threads of several GPUs can compile the same.
+    static PARTS: AtomicU64 = AtomicU64::new(0);
+    let number = PARTS.fetch_add(1, Ordering::Relaxed);
+    let part = file.with_extension(format!("{}-{number}.part", std::process::id()));
     let mut bytes = Sha256::digest(code).to_vec();
     bytes.extend_from_slice(code);
     fs::write(&part, bytes)?;

@@ -4,6 +4,7 @@
 //! is loaded by the first of them.
 
 use crate::CudaError;
+use crate::nccl::{Communicator, Exchange};
 use cudarc::driver::sys::{self, CUresult};
 use std::ffi::{CStr, CString, c_void};
 use std::mem::MaybeUninit;
@@ -38,6 +39,8 @@ macro_rules! call {
 
 /// A GPU with its context.
 pub(crate) struct Device {
+    /// Its number among those that the driver shows.
+    pub(crate) ordinal: usize,
     context: sys::CUcontext,
     handle: sys::CUdevice,
     pub(crate) name: String,
@@ -113,7 +116,8 @@ impl Device {
                 attribute(Attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)? as u32;
             let mut context = ptr::null_mut();
             call!(cuDevicePrimaryCtxRetain(&mut context, handle))?;
-            let device = Device { context, handle, name, multiprocessors, shared_memory, capability };
+            let device =
+                Device { ordinal, context, handle, name, multiprocessors, shared_memory, capability };
             device.bind()?;
             Ok(Arc::new(device))
         }
@@ -521,14 +525,22 @@ impl Stream {
         })
     }
 
-    /// A graph of these launches.
-    pub(crate) fn capture(&self, launches: &[Launch]) -> Result<CudaGraph, CudaError> {
+    /// Starts an exchange with other GPUs behind everything before.
+    pub(crate) fn exchange(&self, communicator: &Communicator, exchange: &Exchange) -> Result<(), CudaError> {
+        communicator.start(exchange, self.handle)
+    }
+
+    /// A graph of what is started meanwhile.
+    pub(crate) fn capture(
+        &self,
+        start: impl FnOnce() -> Result<(), CudaError>,
+    ) -> Result<CudaGraph, CudaError> {
         use sys::CUstreamCaptureMode_enum as Mode;
         let mut graph = ptr::null_mut();
         // SAFETY: the stream is alive, out-pointers are valid, and the capture is ended whatever is captured.
         unsafe {
             call!(cuStreamBeginCapture_v2(self.handle, Mode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL))?;
-            let captured = launches.iter().try_for_each(|launch| self.launch(launch));
+            let captured = start();
             let ended = call!(cuStreamEndCapture(self.handle, &mut graph));
             captured.and(ended)?;
             let mut exec = ptr::null_mut();

@@ -37,6 +37,11 @@ pub enum CudaError {
         /// Where else it was looked for.
         message: String,
     },
+    /// The library by which GPUs exchange values (`libnccl`) cannot be loaded.
+    NoNccl {
+        /// Where it was looked for, or what is wrong with it.
+        message: String,
+    },
     /// A kernel was not compiled.
     Compile {
         /// The kernel.
@@ -101,6 +106,10 @@ impl fmt::Display for CudaError {
             CudaError::NoCompiler { message } => {
                 write!(f, "the CUDA run-time compiler (libnvrtc) cannot be loaded: {message}")
             }
+            CudaError::NoNccl { message } => write!(
+                f,
+                "NCCL (libnccl), by which GPUs that share every layer exchange values, cannot be loaded: {message}"
+            ),
             CudaError::Compile { kernel, log } => write!(f, "kernel {kernel} does not compile: {log}"),
             CudaError::Driver { call, message } => write!(f, "{call}: {message}"),
             CudaError::OutOfMemory { bytes, free } => {

@@ -11,7 +11,8 @@
 //!
 //! Environment: `SMELT_CUDA_DEVICE` (number of the GPU), `SMELT_CUDA_TIMEOUT` (seconds until a wait is given up),
 //! `SMELT_CUDA_GRAPH=0` (launch one by one), `SMELT_CUDA_CACHE` (folder of compiled kernels; empty: none),
-//! `SMELT_NVRTC` (folder of the compiler's library), `SMELT_CUDA_KERNELS` (folder of kernels to compile instead of those
+//! `SMELT_NVRTC` (folder of the compiler's library), `SMELT_NCCL` (folder or file of the library by which GPUs exchange
+//! values), `SMELT_CUDA_NCCL=0` (the host exchanges them), `SMELT_CUDA_KERNELS` (folder of kernels to compile instead of those
 //! in the program, for work on them).
 
 mod backend;
@@ -22,6 +23,7 @@ mod driver;
 mod error;
 mod kernels;
 mod largest;
+mod nccl;
 mod ops;
 mod program;
 mod scratch;
@@ -29,6 +31,6 @@ mod step;
 mod tiled;
 mod weights;
 
-pub use backend::CudaBackend;
+pub use backend::{CudaBackend, connect};
 pub use error::CudaError;
 pub use kernels::compile_all;

@@ -1,9 +1,11 @@
 //! A run of nodes that was recorded, made into launches, and started again and again.
 
+use crate::CudaError;
 use crate::buffers::Buffers;
 use crate::checks::Check;
 use crate::driver::{CudaGraph, Launch, Stream};
 use crate::largest::Rows;
+use crate::nccl::{Communicator, Exchange};
 use crate::ops::device_error;
 use crate::step::Step;
 use graph::{BackendError, BufferId};
@@ -20,12 +22,40 @@ pub(crate) struct Upload {
     pub(crate) len: usize,
 }
 
+/// What runs on the stream.
+#[derive(Clone, Debug)]
+pub(crate) enum Work {
+    Kernel(Launch),
+    /// Together with other GPUs.
+    Exchange(Exchange),
+}
+
+impl Work {
+    fn label(&self) -> &str {
+        match self {
+            Work::Kernel(launch) => &launch.label,
+            Work::Exchange(exchange) => &exchange.label,
+        }
+    }
+
+    fn start(&self, stream: &Stream, communicator: Option<&Communicator>) -> Result<(), CudaError> {
+        match (self, communicator) {
+            (Work::Kernel(launch), _) => stream.launch(launch),
+            (Work::Exchange(exchange), Some(communicator)) => stream.exchange(communicator, exchange),
+            (Work::Exchange(_), None) => {
+                let message = "the GPU was not connected with others".to_owned();
+                Err(CudaError::Driver { call: "an exchange of values", message })
+            }
+        }
+    }
+}
+
 /// What runs between two synchronisations.
 pub(crate) struct Program {
     pub(crate) steps: Vec<Step>,
     /// What was written before, in order: the first launch brings it to its places.
     pub(crate) uploads: Vec<Upload>,
-    pub(crate) launches: Vec<Launch>,
+    pub(crate) launches: Vec<Work>,
     /// Labels of the last launches, for messages.
     labels: Arc<str>,
     pub(crate) checks: Vec<Check>,
@@ -50,10 +80,10 @@ impl Program {
     pub(crate) fn new(
         steps: Vec<Step>,
         uploads: Vec<Upload>,
-        launches: Vec<Launch>,
+        launches: Vec<Work>,
         checks: Vec<Check>,
     ) -> Program {
-        let mut labels: Vec<&str> = launches.iter().map(|launch| launch.label.as_str()).collect();
+        let mut labels: Vec<&str> = launches.iter().map(Work::label).collect();
         labels.dedup();
         let labels = labels[labels.len().saturating_sub(LAST_LABELS)..].join(", ").into();
         Program { steps, uploads, launches, labels, checks, largest: None, last: 0, graph: None, runs: 0 }
@@ -63,7 +93,7 @@ impl Program {
     pub(crate) fn end_with(&mut self, launches: Vec<Launch>, rows: Rows) {
         self.launches.truncate(self.launches.len() - self.last);
         self.last = launches.len();
-        self.launches.extend(launches);
+        self.launches.extend(launches.into_iter().map(Work::Kernel));
         self.largest = Some(rows);
         self.graph = None;
     }
@@ -74,17 +104,32 @@ impl Program {
     }
 
     /// Starts everything.
-    pub(crate) fn start(&mut self, stream: &Stream, replay: Replay) -> Result<(), BackendError> {
+    pub(crate) fn start(
+        &mut self,
+        stream: &Stream,
+        communicator: Option<&Communicator>,
+        replay: Replay,
+    ) -> Result<(), BackendError> {
         self.runs = self.runs.saturating_add(1);
+        let exchanges = self.launches.iter().any(|work| matches!(work, Work::Exchange(_)));
+        let meet = || match communicator.filter(|_| exchanges) {
+            Some(communicator) => communicator.meet().map_err(device_error),
+            None => Ok(()),
+        };
         if replay == Replay::Never || self.runs == 1 {
-            return self.launches.iter().try_for_each(|launch| {
-                stream
-                    .launch(launch)
-                    .map_err(|error| BackendError::Device(format!("launch of '{}': {error}", launch.label)))
+            meet()?;
+            return self.launches.iter().try_for_each(|work| {
+                work.start(stream, communicator)
+                    .map_err(|error| BackendError::Device(format!("launch of '{}': {error}", work.label())))
             });
         }
         if self.graph.is_none() {
-            self.graph = Some(stream.capture(&self.launches).map_err(device_error)?);
+            self.graph = Some(
+                stream
+                    .capture(|| self.launches.iter().try_for_each(|work| work.start(stream, communicator)))
+                    .map_err(device_error)?,
+            );
+            meet()?;
         }
         match &self.graph {
             Some(graph) => stream.replay(graph).map_err(device_error),

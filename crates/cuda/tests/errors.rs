@@ -31,6 +31,10 @@ fn messages() {
             "the CUDA run-time compiler (libnvrtc) cannot be loaded: none",
         ),
         (
+            CudaError::NoNccl { message: "none".into() },
+            "NCCL (libnccl), by which GPUs that share every layer exchange values, cannot be loaded: none",
+        ),
+        (
             CudaError::Compile { kernel: "gemm.cu".into(), log: "line 3".into() },
             "kernel gemm.cu does not compile: line 3",
         ),

@@ -262,6 +262,18 @@ fn cuda() -> Result<Box<dyn Backend>, Failure> {
     }
 }
 
+/// Lets NVIDIA GPUs that are to share every layer exchange values by themselves. For other devices the host brings them
+/// together.
+///
+/// # Errors
+/// [`Error::Device`] where the library for that cannot be loaded, or fails.
+pub(crate) fn connect(accelerators: &mut [Box<dyn Backend>]) -> Result<(), Error> {
+    let name = accelerators.iter().map(|accelerator| accelerator.name()).collect::<Vec<_>>().join("+");
+    let gpus = accelerators.iter_mut().map(|accelerator| accelerator.as_any()?.downcast_mut::<CudaBackend>());
+    let Some(mut gpus) = gpus.collect::<Option<Vec<_>>>() else { return Ok(()) };
+    cuda::connect(&mut gpus).map_err(|error| Error::Device { name, message: error.to_string() })
+}
+
 /// The backend of a simulated GPU.
 fn metal_sim() -> Result<Box<dyn Backend>, Failure> {
     let device = SimDevice::from_environment();

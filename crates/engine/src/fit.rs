@@ -41,7 +41,7 @@ impl Fit {
         });
         let cpu = cpu.map_err(|error| Error::Device { name: "cpu".into(), message: error.to_string() })?;
         let need = |gpu| -> Result<Need, Error> {
-            Ok(Setup::new(&model, options, gpu, cpu.activations())?.need(&model)?)
+            Ok(Setup::new(&model, options, gpu, cpu.activations())?.need(&model, None)?)
         };
         let (on_cpu, on_gpu) = (need(false)?, need(true)?);
         let fits = Device::present().into_iter().map(|present| {

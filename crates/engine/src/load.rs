@@ -2,7 +2,7 @@
 
 use crate::forward::Logits;
 use crate::pages::PagePool;
-use crate::placement::{Placed, place};
+use crate::placement::{Placed, place, place_tensor_parallel};
 use crate::repack::RepackCache;
 use crate::setup::Setup;
 use crate::{Device, Error, Sequence, Split};
@@ -216,10 +216,12 @@ impl Engine {
         }
         let placed = if accelerators.is_empty() {
             Placed::default()
+        } else if options.split == Some(Split::Tensor) {
+            place_tensor_parallel((&model, &setup, path), options, accelerators, more)?
         } else {
-            place(&setup.need(&model)?, options, accelerators, more, &mut notices)?
+            place(&setup.need(&model, None)?, options, accelerators, more, &mut notices)?
         };
-        let Placed { accelerators: mut backends, participation: wanted } = placed;
+        let Placed { accelerators: mut backends, participation: wanted, cuts } = placed;
         backends.push(Box::new(cpu));
         let mut scheduler = Scheduler::new(backends);
         let parts: Vec<Bytes> = (0..file.parts().len())
@@ -230,8 +232,14 @@ impl Engine {
         }
         // An accelerator is given what it will read: with a part of the layers it has no room for more.
         let readers = Scheduler::readers(&model.graph(&setup.params(1, 1, 1, &wanted))?);
-        let total = model.weights().len();
-        for (done, weight) in model.weights().iter().enumerate() {
+        // Every weight under its own name, and once more under that by which a part of it is known.
+        let again = cuts.iter().filter(|cut| cut.name != cut.tensor);
+        let again =
+            again.filter_map(|cut| Some((&cut.name, model.weights().iter().find(|w| w.name == cut.tensor)?)));
+        let weights: Vec<_> =
+            model.weights().iter().map(|weight| (&weight.name, weight)).chain(again).collect();
+        let total = weights.len();
+        for (done, (name, weight)) in weights.into_iter().enumerate() {
             progress(done, total);
             let Some(info) = file.tensor(&weight.name) else {
                 let source = models::Error::MissingTensor { name: weight.name.clone() };
@@ -248,8 +256,8 @@ impl Engine {
                     move || file.release(&info)
                 })),
             };
-            scheduler.register_weight_where(&weight.name, data, |accelerator| {
-                readers.get(accelerator).is_some_and(|weights| weights.contains(&weight.name))
+            scheduler.register_weight_where(name, data, |accelerator| {
+                readers.get(accelerator).is_some_and(|weights| weights.contains(name))
             })?;
         }
         let mut engine = Engine {

@@ -1,9 +1,12 @@
 //! Which devices run which layers, by what these need and what those have room for.
 
 use crate::memory::{Need, readable};
-use crate::{Device, Error, LoadOptions};
-use graph::{Backend, Participation};
+use crate::setup::Setup;
+use crate::{Device, Error, LoadOptions, device};
+use graph::{Backend, Participation, TensorParallel};
+use models::{Model, WeightCut};
 use std::fmt;
+use std::path::Path;
 use std::str::FromStr;
 
 /// How several GPUs share a model.
@@ -13,17 +16,20 @@ pub enum Split {
     None,
     /// Each has layers of its own, with their caches; a token goes through them one after the other.
     Layer,
+    /// Each has a part of every layer, of the same size: they work on a token together.
+    Tensor,
 }
 
 impl Split {
     /// All of them.
-    pub const ALL: [Split; 2] = [Split::None, Split::Layer];
+    pub const ALL: [Split; 3] = [Split::None, Split::Layer, Split::Tensor];
 
     /// The name that [`FromStr`] reads.
     pub fn name(self) -> &'static str {
         match self {
             Split::None => "none",
             Split::Layer => "layer",
+            Split::Tensor => "tensor",
         }
     }
 }
@@ -51,6 +57,60 @@ impl FromStr for Split {
 pub(crate) struct Placed {
     pub(crate) accelerators: Vec<Box<dyn Backend>>,
     pub(crate) participation: Participation,
+    /// How weights are cut, where each device has a part of every layer.
+    pub(crate) cuts: Vec<WeightCut>,
+}
+
+/// Lets the accelerators share every layer. `more` opens all GPUs.
+///
+/// # Errors
+/// [`Error::Model`] for a model that so many devices cannot share, [`Error::Option`] for options that do not go with
+/// this, [`Error::Device`] for devices that cannot work together, or have no room.
+pub(crate) fn place_tensor_parallel(
+    (model, setup, path): (&Model, &Setup, &Path),
+    options: &LoadOptions,
+    mut accelerators: Vec<Box<dyn Backend>>,
+    more: &dyn Fn() -> Result<Vec<Box<dyn Backend>>, Error>,
+) -> Result<Placed, Error> {
+    let option = |message: &str| Err(Error::Option { name: "split", message: message.into() });
+    if options.accelerated_layers.is_some_and(|layers| layers < model.layers()) {
+        return option("tensor needs all layers on the GPUs, and does not go with a number of them");
+    }
+    if !options.shares.is_empty() {
+        return option("tensor gives each GPU a part of the same size, and does not go with shares");
+    }
+    if accelerators.len() == 1 && matches!(options.device, Device::Auto | Device::Cuda) {
+        let all = more()?;
+        if all.len() > 1 {
+            accelerators = all;
+        }
+    }
+    let devices = accelerators.len();
+    if devices < 2 {
+        return option(&format!("tensor needs at least 2 GPUs, found {devices}"));
+    }
+    let cuts = model.cuts(devices);
+    let cuts = cuts.map_err(|source| Error::Model { path: path.to_path_buf(), source })?;
+    let need = setup.need(model, Some(devices))?.of_last(model.layers());
+    for accelerator in &accelerators {
+        let Some(usable) = accelerator.usable_memory().filter(|&usable| need.total() > usable) else {
+            continue;
+        };
+        let message = format!(
+            "each of {devices} devices needs {need}; {} can be had. A shorter context (--ctx) needs less",
+            readable(usable)
+        );
+        return Err(Error::Device { name: accelerator.name().into(), message });
+    }
+    device::connect(&mut accelerators)?;
+    let by_name = cuts.iter().map(|cut| (cut.name.clone(), cut.cut)).collect();
+    let group: Box<dyn Backend> = Box::new(TensorParallel::new(accelerators, by_name));
+    let participation = Participation {
+        accelerators: vec![group.name().to_owned()],
+        tensor_parallel: Some(devices),
+        ..Participation::default()
+    };
+    Ok(Placed { accelerators: vec![group], participation, cuts })
 }
 
 /// Chooses among accelerators. `more` opens all GPUs, where the first has no room or several were asked for.
@@ -79,22 +139,14 @@ pub(crate) fn place(
             accelerators = all;
         }
     }
-    let shared = match share(need, layers, &accelerators, &options.shares) {
-        Ok(shared) => shared,
-        Err(error) => {
-            let name = names(&accelerators).join(",");
-            if options.device != Device::Auto || !matches!(error, Error::Device { .. }) {
-                return Err(error);
-            }
-            let message = match error {
-                Error::Device { message, .. } => message,
-                other => other.to_string(),
-            };
+    let mut split = match share(need, layers, &accelerators, &options.shares) {
+        Ok(split) => split,
+        Err(Error::Device { name, message }) if options.device == Device::Auto => {
             notices.push(format!("device '{name}' takes no part: {message}"));
             return Ok(Placed::default());
         }
+        Err(error) => return Err(error),
     };
-    let mut split = shared;
     // Who has no layers takes no part; one that has all of them needs no split.
     let mut counts = split.iter();
     accelerators.retain(|_| layers == 0 || counts.next().is_none_or(|&count| count > 0));
@@ -102,9 +154,13 @@ pub(crate) fn place(
     if accelerators.len() == 1 {
         split.clear();
     }
-    let participation =
-        Participation { accelerators: names(&accelerators), layers: options.accelerated_layers, split };
-    Ok(Placed { accelerators, participation })
+    let participation = Participation {
+        accelerators: names(&accelerators),
+        layers: options.accelerated_layers,
+        split,
+        tensor_parallel: None,
+    };
+    Ok(Placed { accelerators, participation, cuts: Vec::new() })
 }
 
 fn names(accelerators: &[Box<dyn Backend>]) -> Vec<String> {
@@ -258,6 +314,6 @@ mod tests {
             assert_eq!(split.to_string().parse::<Split>().unwrap(), split);
         }
         let error = "rows".parse::<Split>().unwrap_err().to_string();
-        assert!(error.contains("none, layer") && error.contains("'rows'"), "{error}");
+        assert!(error.contains("none, layer, tensor") && error.contains("'rows'"), "{error}");
     }
 }

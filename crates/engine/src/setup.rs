@@ -113,13 +113,13 @@ impl Setup {
         }
     }
 
-    /// What the model needs of a device's memory.
+    /// What the model needs of a device's memory, or of each of several that share every layer.
     ///
     /// # Errors
     /// Whatever keeps the largest graph from being built.
-    pub(crate) fn need(&self, model: &Model) -> Result<Need, GraphError> {
+    pub(crate) fn need(&self, model: &Model, tensor_parallel: Option<usize>) -> Result<Need, GraphError> {
         let accelerators = if self.gpu { vec!["any".to_owned()] } else { Vec::new() };
-        let participation = Participation { accelerators, ..Participation::default() };
+        let participation = Participation { accelerators, tensor_parallel, ..Participation::default() };
         let sequences = self.sequences.min(self.batch_size);
         Need::of(&model.graph(&self.params(self.batch_size, sequences, sequences, &participation))?)
     }

@@ -56,10 +56,12 @@
 
 mod backend;
 mod batch;
+mod cut;
 mod dtype;
 mod error;
 mod ir;
 pub mod ops;
+mod parallel;
 mod params;
 mod passes;
 mod scheduler;
@@ -69,10 +71,12 @@ pub mod testing;
 
 pub use backend::{Backend, BufferId, Largest, NodeCall, OpQuery, Operand, Release, StateId, WeightData};
 pub use batch::{Batch, BatchError};
+pub use cut::Cut;
 pub use dtype::DType;
 pub use error::{BackendError, GraphError};
 pub use ir::{Graph, GraphBuilder, Node, NodeId, Shape, WeightId, WeightInfo};
 pub use ops::{FusedOp, InputKind, Op};
+pub use parallel::TensorParallel;
 pub use params::{CacheParams, GraphParams, Participation};
 pub use passes::plan::activation_bytes;
 pub use scheduler::{Prepared, Scheduler, Stats};

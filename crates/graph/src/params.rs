@@ -55,6 +55,9 @@ pub struct Participation {
     /// the first layer goes to the first that has any, what follows the last to the last. Empty: every layer is for
     /// whichever accelerator supports it, in order of priority.
     pub split: Vec<usize>,
+    /// How many devices share every layer, behind the one accelerator that there is then: the graph is that of one of
+    /// them, with its part of the heads and features, and nothing of it can run elsewhere.
+    pub tensor_parallel: Option<usize>,
 }
 
 impl Participation {

@@ -60,6 +60,8 @@ pub(crate) fn supports(query: &OpQuery<'_>) -> bool {
             activations && vectors(0) && cache_type(query).and_then(head_dim).is_some()
         }
         Op::FusedFfn(_) => activations && matrices(),
+        // There is one GPU.
+        Op::AllReduce | Op::AllGather(_) => false,
     }
 }
 

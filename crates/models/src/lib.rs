@@ -19,7 +19,7 @@ pub use error::Error;
 pub use rope::{RopeScaling, YarnScaling, rope_table};
 pub use transformer::{
     Attention, Dense, ExpertLinear, Experts, FeedForward, Gating, Layer, Linear, Network, Norm, Routing,
-    SharedExpert, Transformer,
+    SharedExpert, Transformer, WeightCut,
 };
 
 use gguf::File;
@@ -106,9 +106,26 @@ impl Model {
         &self.transformer
     }
 
+    /// How the weights are cut for so many devices that share every layer
+    /// ([`tensor_parallel`](graph::Participation::tensor_parallel)); those that are not listed every device has whole.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] for a model that so many devices cannot share.
+    pub fn cuts(&self, devices: usize) -> Result<Vec<WeightCut>, Error> {
+        Ok(self.transformer.shard(devices)?.1)
+    }
+
     /// Builds the graph of one forward pass. Its outputs are the logits `[outputs, vocabulary]`, or without the head the
     /// hidden states `[outputs, hidden_size]`, or nothing when no outputs are asked for.
     pub fn graph(&self, params: &GraphParams) -> Result<Graph, GraphError> {
-        self.transformer.graph(params)
+        match params.participation.tensor_parallel {
+            None => self.transformer.graph(params),
+            Some(devices) => {
+                let shard = self.transformer.shard(devices);
+                let build =
+                    |error: Error| GraphError::Build { node: "shard".into(), message: error.to_string() };
+                shard.map_err(build)?.0.graph(params)
+            }
+        }
     }
 }

@@ -5,6 +5,7 @@
 
 mod build;
 mod experts;
+mod shard;
 
 use crate::{Error, keys::Keys, tensors::Tensors};
 use graph::ops::{Activation, ClampedSwiGlu, RopeStyle, RopeTable};
@@ -13,6 +14,7 @@ use std::sync::Arc;
 
 pub(crate) use experts::ExpertShape;
 pub use experts::{ExpertLinear, Experts, Routing, SharedExpert};
+pub use shard::WeightCut;
 
 /// A model, part by part.
 #[derive(Clone, Debug)]

@@ -2,6 +2,7 @@
 //! made one launch where nodes follow each other.
 
 mod attention;
+mod collective;
 mod decode_attention;
 mod elementwise;
 mod experts;
@@ -17,6 +18,8 @@ use crate::buffers::{Buffers, States};
 use crate::checks::Check;
 use crate::driver::{Device, Launch, Stream, argument};
 use crate::kernels::{Kernels, Spec};
+use crate::nccl::Kind;
+use crate::program::Work;
 use crate::scratch::{Region, Scratch};
 use crate::step::{Step, invariant};
 use crate::weights::Weights;
@@ -35,7 +38,7 @@ use std::sync::Arc;
 pub(crate) struct Lowered {
     /// What comes first: the angles of rotations.
     pub(crate) first: Vec<Launch>,
-    pub(crate) launches: Vec<Launch>,
+    pub(crate) launches: Vec<Work>,
     pub(crate) checks: Vec<Check>,
 }
 
@@ -60,6 +63,8 @@ pub(crate) struct Lowering<'a> {
     /// Where the angles of a rotation are, by its table and the positions.
     angles: HashMap<(usize, NodeId), u64>,
     label: String,
+    /// Whether the next launch begins when all before it is done.
+    alone: bool,
     /// Norms, rotations and a store that were launched last.
     last_heads: Option<LastHeads>,
 }
@@ -94,6 +99,7 @@ impl<'a> Lowering<'a> {
             routed: None,
             angles: HashMap::new(),
             label: String::new(),
+            alone: false,
             last_heads: None,
         }
     }
@@ -157,6 +163,8 @@ impl<'a> Lowering<'a> {
             Op::View(view) => self.window(step, view).map(|()| 1),
             Op::Reshape => self.copy(step).map(|()| 1),
             Op::Permute(op) => self.permute(step, op.heads).map(|()| 1),
+            Op::AllReduce => self.exchange(step, Kind::Sum).map(|()| 1),
+            Op::AllGather(_) => self.exchange(step, Kind::Gather).map(|()| 1),
             Op::FusedQkv(op) => self.fused_qkv(step, op).map(|()| 1),
             Op::QkvBiasRopeStore(op) => self.qkv_bias_rope_store(step, op).map(|()| 1),
             Op::FusedFfn(op) => self.fused_ffn(step, op).map(|()| 1),
@@ -210,7 +218,7 @@ impl<'a> Lowering<'a> {
         args: T,
     ) -> Result<(), BackendError> {
         let launch = self.make(spec, grid, threads, shared, args)?;
-        self.out.launches.push(launch);
+        self.out.launches.push(Work::Kernel(launch));
         Ok(())
     }
 
@@ -236,7 +244,7 @@ impl<'a> Lowering<'a> {
             threads,
             shared: shared as u32,
             argument: argument(args),
-            alone: false,
+            alone: std::mem::take(&mut self.alone),
             label: self.label.clone(),
         })
     }

@@ -5,6 +5,7 @@
 
 mod attention;
 mod cache;
+mod collective;
 mod elementwise;
 mod experts;
 mod fused;
@@ -18,6 +19,7 @@ mod topk;
 
 pub use attention::Attention;
 pub use cache::{KvLoad, KvStore};
+pub use collective::AllGather;
 pub use elementwise::{Activation, ClampedSwiGlu};
 pub use experts::ExpertMatMul;
 pub use fused::{FusedFfn, FusedOp, FusedQkv, QkvBiasRopeStore};
@@ -88,6 +90,10 @@ pub enum Op {
     Reshape,
     /// Exchanges tokens and heads.
     Permute(Permute),
+    /// Sums a matrix over the devices that share every layer.
+    AllReduce,
+    /// Puts the matrices of those devices together.
+    AllGather(AllGather),
     /// Query, key and value projections with everything up to the cache, in one node.
     FusedQkv(FusedQkv),
     /// Everything between the concatenated QKV product and attention, in one node.
@@ -129,6 +135,8 @@ impl Op {
             Op::View(_) => "View",
             Op::Reshape => "Reshape",
             Op::Permute(_) => "Permute",
+            Op::AllReduce => "AllReduce",
+            Op::AllGather(_) => "AllGather",
             Op::FusedQkv(f) if f.norms.is_some() => "FusedQkvNorm",
             Op::FusedQkv(_) => "FusedQkv",
             Op::QkvBiasRopeStore(_) => "QkvBiasRopeStore",
@@ -169,7 +177,7 @@ impl Op {
     pub fn may_alias(&self, input: usize) -> bool {
         match self {
             Op::Add | Op::Mul | Op::Gated(_) | Op::ClampedSwiGlu(_) => input <= 1,
-            Op::Scale(_) | Op::Activation(_) | Op::SoftCap(_) => input == 0,
+            Op::Scale(_) | Op::Activation(_) | Op::SoftCap(_) | Op::AllReduce => input == 0,
             Op::RmsNorm(_) | Op::QkNorm(_) | Op::Softmax(_) | Op::Rope(_) => input == 0,
             _ => false,
         }
@@ -200,6 +208,8 @@ impl Op {
             Op::View(op) => op.infer(inputs),
             Op::Reshape => Err("the builder gives the shape of a reshape".into()),
             Op::Permute(op) => op.infer(inputs),
+            Op::AllReduce => collective::infer_reduce(inputs),
+            Op::AllGather(op) => op.infer(inputs),
             Op::FusedQkv(op) => op.infer(graph, inputs),
             Op::QkvBiasRopeStore(op) => op.infer(graph, inputs),
             Op::FusedFfn(op) => op.infer(graph, inputs),

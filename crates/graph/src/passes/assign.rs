@@ -90,8 +90,11 @@ fn first_supporting(
     nodes: &[NodeId],
     backends: &[Box<dyn Backend>],
 ) -> Result<usize, GraphError> {
+    let participation = &graph.params().participation;
     let allowed = |backend: usize| {
-        backend + 1 == backends.len() || nodes.iter().all(|&id| may_run(graph, id, backends[backend].name()))
+        // A part of a layer is of no use to who has whole weights.
+        backend + 1 == backends.len() && participation.tensor_parallel.is_none()
+            || nodes.iter().all(|&id| may_run(graph, id, backends[backend].name()))
     };
     let candidates: Vec<usize> = (0..backends.len()).filter(|&backend| allowed(backend)).collect();
     let refused = |backend: usize| {
@@ -122,7 +125,7 @@ fn accelerated(graph: &Graph) -> Range<usize> {
 /// the layers leave the node to. What comes before the first layer (the embedding) only goes to an accelerator when all
 /// layers do.
 pub(crate) fn may_run(graph: &Graph, id: NodeId, accelerator: &str) -> bool {
-    let Participation { accelerators, split, layers } = &graph.params().participation;
+    let Participation { accelerators, split, layers, .. } = &graph.params().participation;
     let Some(position) = accelerators.iter().position(|name| name == accelerator) else { return false };
     let range = accelerated(graph);
     // Without layers there is nothing before or behind them.

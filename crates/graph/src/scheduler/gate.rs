@@ -96,10 +96,11 @@ impl Scheduler {
             let weights = readers.get(name).into_iter().flatten().map(String::as_str);
             !self.eligible(std::slice::from_ref(name), weights).is_empty()
         });
-        if !wanted.split.is_empty() && accelerators.len() < wanted.accelerators.len() {
+        let shared = !wanted.split.is_empty() || wanted.tensor_parallel.is_some();
+        if shared && accelerators.len() < wanted.accelerators.len() {
             return Participation::cpu_only();
         }
         let layers = wanted.layers.filter(|_| !accelerators.is_empty());
-        Participation { accelerators, layers, split: wanted.split.clone() }
+        Participation { accelerators, layers, ..wanted.clone() }
     }
 }

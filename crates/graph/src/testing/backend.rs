@@ -226,6 +226,7 @@ impl Backend for TestBackend {
         let known = match query.op {
             Op::Gated(activation) => self.claims.contains(&FusedOp::Gated(*activation)),
             Op::FusedQkv(_) | Op::QkvBiasRopeStore(_) | Op::FusedFfn(_) => false,
+            Op::AllReduce | Op::AllGather(_) => false,
             _ => true,
         };
         let state = match query.state {

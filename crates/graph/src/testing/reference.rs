@@ -200,6 +200,8 @@ pub(super) fn apply(
         | Op::TopK(_)
         | Op::View(_)
         | Op::Reshape
+        | Op::AllReduce
+        | Op::AllGather(_)
         | Op::FusedQkv(_)
         | Op::QkvBiasRopeStore(_)
         | Op::FusedFfn(_) => {

@@ -83,6 +83,8 @@ fn every_operation_counts_its_inputs() {
         (1, Op::GetRows(GetRows { table: Some(w) })),
         (1, Op::View(View { first_row: 0, rows: 1, first_col: 0, cols: 1 })),
         (1, Op::Permute(Permute { heads: 1 })),
+        (1, Op::AllReduce),
+        (1, Op::AllGather(AllGather { devices: 1 })),
         (1, Op::FusedFfn(ffn)),
         (2, Op::Add),
         (2, Op::Mul),
@@ -257,6 +259,15 @@ fn rows_and_shapes() {
         t.refuses(outside, &[x], &message);
     }
     t.accepts(Op::Permute(Permute { heads: 2 }), &[x], 6, 4);
+    t.accepts(Op::AllReduce, &[x], 3, 8);
+    t.accepts(Op::AllGather(AllGather { devices: 2 }), &[x], 6, 8);
+    for devices in [0, usize::MAX] {
+        t.refuses(
+            Op::AllGather(AllGather { devices }),
+            &[x],
+            &format!("devices: expected at least 1, and rows that can be counted, found {devices}"),
+        );
+    }
     let op = |heads| Op::Permute(Permute { heads });
     t.refuses(op(3), &[x], "columns: expected a multiple of 3 heads, found 8");
     t.refuses(op(0), &[x], "columns: expected a multiple of 0 heads, found 8");

@@ -8,6 +8,7 @@ mod experts;
 mod fuse;
 mod gate;
 mod infer;
+mod parallel;
 mod plan;
 mod scheduler;
 mod several;

@@ -127,7 +127,7 @@ pub(crate) fn encode<D: Device>(pass: &mut Pass<'_, D>) -> std::result::Result<(
         Op::FusedQkv(op) => fused::qkv(pass, op),
         Op::QkvBiasRopeStore(op) => fused::qkv_bias_rope_store(pass, op),
         Op::FusedFfn(op) => fused::ffn(pass, op),
-        Op::Input(_) => {
+        Op::Input(_) | Op::AllReduce | Op::AllGather(_) => {
             Err(invariant("operation", "one that the backend claims", pass.call().node.op.name()))
         }
     }

@@ -1,8 +1,11 @@
 //! The graph of one forward pass.
 
 use super::{Attention, Dense, FeedForward, Gating, Layer, Linear, Network, Norm, Transformer};
-use graph::ops::{self, Activation, FusedFfn, FusedQkv, GetRows, KvStore, MatMul, QkNorm, RmsNorm, Rope};
-use graph::{Graph, GraphBuilder, GraphError, GraphParams, InputKind, NodeId, Op, StateSpec};
+use graph::ops::{
+    self, Activation, AllGather, FusedFfn, FusedQkv, GetRows, KvStore, MatMul, Permute, QkNorm, RmsNorm,
+    Rope, View,
+};
+use graph::{Graph, GraphBuilder, GraphError, GraphParams, InputKind, NodeId, Op, Shape, StateSpec};
 
 impl Transformer {
     pub(crate) fn graph(&self, params: &GraphParams) -> Result<Graph, GraphError> {
@@ -32,7 +35,8 @@ impl Transformer {
         if !b.params().head {
             return Ok(b.finish(&[x]));
         }
-        let mut logits = self.output.build_logits(&mut b, "output", x)?;
+        let logits = self.output.build_logits(&mut b, "output", x)?;
+        let mut logits = gather(&mut b, logits, self.embedding.rows)?;
         if let Some(scale) = self.logit_scale {
             logits = b.op("logits_scaled", Op::Scale(scale), &[logits])?;
         }
@@ -65,6 +69,7 @@ impl Layer {
             x = b.op("residual_out_rows", Op::GetRows(GetRows { table: None }), &[x, rows])?;
         }
         let attended = self.attention.output.build(b, "attn_output", attended)?;
+        let attended = sum(b, "attn_output_sum", attended)?;
         let attended = build_optional(&self.attention.post_norm, b, "post_attention_norm", attended)?;
         let x = b.op("attn_residual", Op::Add, &[x, attended])?;
         let fed = self.feed_forward.build(b, x)?;
@@ -205,6 +210,7 @@ impl FeedForward {
             Network::Dense(network) => network.build(b, self.gating, "", x)?,
             Network::Experts(experts) => experts.build(b, self.gating, x)?,
         };
+        let fed = sum(b, "ffn_down_sum", fed)?;
         build_optional(&self.post_norm, b, "post_ffw_norm", fed)
     }
 }
@@ -302,6 +308,33 @@ impl Norm {
         let weight = b.weight(weight);
         b.op(label, Op::QkNorm(QkNorm { weight, epsilon: self.epsilon, head_dim }), &[x])
     }
+}
+
+/// The sum over the devices that share the layer, if there are several.
+fn sum(b: &mut GraphBuilder, label: &str, x: NodeId) -> Result<NodeId, GraphError> {
+    match b.params().participation.tensor_parallel {
+        None => Ok(x),
+        Some(_) => b.op(label, Op::AllReduce, &[x]),
+    }
+}
+
+/// The logits of the whole vocabulary, of which each of several devices has a part.
+fn gather(b: &mut GraphBuilder, logits: NodeId, vocabulary: usize) -> Result<NodeId, GraphError> {
+    let Some(devices) = b.params().participation.tensor_parallel else { return Ok(logits) };
+    let Shape { rows, cols } = b.shape(logits);
+    let wide = cols.saturating_mul(devices);
+    let mut all = b.op("logits_gathered", Op::AllGather(AllGather { devices }), &[logits])?;
+    if rows != 1 {
+        // The devices' matrices lie one below the other: the rows of each side by side, as heads are exchanged with tokens.
+        all = b.reshape("logits_by_device", all, Shape::new(devices, rows.saturating_mul(cols)))?;
+        all = b.op("logits_by_row", Op::Permute(Permute { heads: rows }), &[all])?;
+    }
+    all = b.reshape("logits_side_by_side", all, Shape::new(rows, wide))?;
+    if wide == vocabulary {
+        return Ok(all);
+    }
+    // The last device's part was filled up.
+    b.op("logits", Op::View(View { first_row: 0, rows, first_col: 0, cols: vocabulary }), &[all])
 }
 
 fn build_optional(

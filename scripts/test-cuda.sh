@@ -56,6 +56,6 @@ for model; do
     "$folder/bench" "$model" tg:128 tg:16@16384 tg:16x32 pp:512
     for share in $shares; do
         echo "== $model, $share"
-        "$folder/bench" "$model" $share tg:128 tg:16x32 pp:512
+        "$folder/bench" "$model" "$share" tg:128 pp:512
     done
 done

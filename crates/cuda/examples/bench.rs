@@ -10,7 +10,8 @@
 use bytes::Bytes;
 use cuda::CudaBackend;
 use graph::{
-    Backend, Batch, CacheParams, DType, GraphParams, Largest, Participation, Scheduler, TensorParallel, WeightData,
+    Backend, Batch, CacheParams, DType, GraphParams, Largest, Participation, Scheduler, TensorParallel,
+    WeightData,
 };
 use models::Model;
 use std::error::Error;
@@ -37,8 +38,11 @@ struct Bench {
     largest: Option<Largest>,
 }
 
+/// The devices, and their parts in the model.
+type Devices = (Vec<Box<dyn Backend>>, Participation);
+
 /// The devices, and what they share: `one`, `layer:N` or `tensor:N`.
-fn devices(on: &str, model: &Model) -> Result<(Vec<Box<dyn Backend>>, Participation), Box<dyn Error>> {
+fn devices(on: &str, model: &Model) -> Result<Devices, Box<dyn Error>> {
     let (kind, count) = on.split_once(':').unwrap_or((on, "1"));
     let count: usize = count.parse()?;
     let mut gpus = (0..count).map(CudaBackend::open).collect::<Result<Vec<_>, _>>()?;

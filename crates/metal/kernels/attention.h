@@ -39,7 +39,7 @@ inline float normaliser(float largest, float sum, int head, device const float* 
     if (args.has_sinks != 0) {
         const float sink = sinks[head], top = max(largest, sink);
         const float rescale = precise::exp(largest - top);
-        return sum > 0.0f ? rescale / (sum * rescale + precise::exp(sink - top)) : 0.0f;
+        return rescale / (sum * rescale + precise::exp(sink - top));
     }
     return sum > 0.0f ? 1.0f / sum : 0.0f;
 }

@@ -134,7 +134,7 @@ kernel void attention_prefill(device const float* q [[buffer(0)]],
 
         for (short b = 0; b < QB; b++) {
             // Maxima soon stop rising: most steps need no rescaling.
-            if (simd_any(lane < 8 && shrink[b * 64 + min(lane, ushort(7)) * 9] != 1.0f)) {
+            if (simd_any(lane < 8 && shrink[b * 64 + lane * 9] != 1.0f)) {
                 simdgroup_float8x8 factor;
                 simdgroup_load(factor, shrink + b * 64, 8);
                 for (short c = 0; c < COLUMNS; c++) {

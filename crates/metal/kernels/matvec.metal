@@ -27,17 +27,18 @@ kernel void matvec(device const uchar* w0 [[buffer(0)]],
     const bool gated = args.gate != 0;
     const int step = gated ? ROWS / 2 : ROWS;
     int first = int(group.x * MATVEC_SIMDGROUPS + simd) * step;
-    // Matrices begin at a SIMD-group's first row. Without a second and third one, rows1 and rows2 are 0.
+    // Matrices begin at a SIMD-group's first row. Without a second and third one, rows1 and rows2 are 0: what is past the
+    // first then ends below.
     device const uchar* w = w0;
     device const float* bias = b0;
     int rows = args.rows0, column = 0;
-    if (args.rows1 > 0 && first >= round_up(args.rows0, step)) {
+    if (first >= round_up(args.rows0, step)) {
         first -= round_up(args.rows0, step);
         column = args.rows0;
         rows = args.rows1;
         w = w1;
         bias = b1;
-        if (args.rows2 > 0 && first >= round_up(args.rows1, step)) {
+        if (first >= round_up(args.rows1, step)) {
             first -= round_up(args.rows1, step);
             column += args.rows1;
             rows = args.rows2;

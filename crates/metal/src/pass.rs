@@ -1,7 +1,7 @@
 //! What an operation sees while it is encoded: its operands, temporary memory, and launches.
 
 use crate::backend::Core;
-use crate::device::{Buffer, Capabilities, Device, Limits, Pipeline, Size};
+use crate::device::{Buffer, Capabilities, Device, Error, Limits, Pipeline, Size, checks};
 use crate::ops::Kernels;
 use crate::pipelines::PipelineId;
 use crate::recorder::{Bound, Dispatch, Grid};
@@ -268,44 +268,26 @@ impl<D: Device> Launch<'_, '_, D> {
     /// Compares what the dispatch needs with what the device has, as queried from it.
     fn check(&self, size: Size, threads: Size) -> Result<(), BackendError> {
         let pipeline = self.pass.core.pipelines.get(self.kernel);
-        let limits = self.pass.limits();
-        let wrong = |what: &str, expected: String, found: String| {
-            invariant(&format!("kernel '{}': {what}", pipeline.name()), expected, found)
-        };
+        let (limits, name) = (self.pass.limits(), pipeline.name());
         let most = pipeline.max_threads_per_threadgroup().min(limits.max_threads_per_threadgroup);
-        let fits = threads.volume().is_some_and(|volume| (1..=most).contains(&volume));
-        let axes = threads.to_array().into_iter().zip(limits.max_threadgroup_size.to_array());
-        if !fits || axes.into_iter().any(|(count, limit)| count > limit) {
-            let expected = format!("1 to {most}, at most {} along the axes", limits.max_threadgroup_size);
-            return Err(wrong("threads of a threadgroup", expected, threads.to_string()));
-        }
-        if size.to_array().into_iter().any(|count| u32::try_from(count).is_err()) {
-            return Err(wrong("grid", format!("at most {} along each axis", u32::MAX), size.to_string()));
-        }
-        let memory: usize = self.threadgroup_memory.iter().map(|(_, length)| length).sum();
-        if memory > limits.max_threadgroup_memory {
-            let expected = format!("at most {} bytes", limits.max_threadgroup_memory);
-            return Err(wrong("threadgroup memory", expected, memory.to_string()));
-        }
-        for (slot, range) in &self.bytes {
-            if range.len() > limits.max_inline_bytes {
-                let what = format!("bytes of buffer({slot})");
-                let expected = format!("at most {}", limits.max_inline_bytes);
-                return Err(wrong(&what, expected, range.len().to_string()));
+        let checked = || {
+            limits.check_launch(name, most, size, threads)?;
+            for (slot, length) in &self.threadgroup_memory {
+                limits.check_threadgroup_slot(name, *slot, *length)?;
             }
-        }
-        let buffers = self.buffers.iter().map(|bound| bound.slot);
-        let slots = buffers.chain(self.bytes.iter().map(|(slot, _)| *slot));
-        if let Some(slot) = slots.into_iter().find(|&slot| slot >= limits.buffer_slots) {
-            return Err(wrong("buffer slot", format!("below {}", limits.buffer_slots), slot.to_string()));
-        }
-        for Bound { slot, slice, .. } in &self.buffers {
-            if slice.offset >= slice.memory.buffer().length() {
-                let what = format!("offset of buffer({slot})");
-                let expected = format!("below {}", slice.memory.buffer().length());
-                return Err(wrong(&what, expected, slice.offset.to_string()));
+            for (slot, range) in &self.bytes {
+                limits.check_inline_bytes(*slot, range.len())?;
             }
-        }
-        Ok(())
+            for Bound { slot, slice, .. } in &self.buffers {
+                limits.check_buffer_slot(*slot)?;
+                let buffer = slice.memory.buffer();
+                // An offset at the very end leaves nothing to bind.
+                checks::buffer_range(buffer.label(), buffer.length(), slice.offset, 1)?;
+            }
+            Ok(())
+        };
+        checked().map_err(|error: Error| {
+            invariant(&format!("dispatch of kernel '{name}'"), "one within the device's limits", error)
+        })
     }
 }

@@ -148,6 +148,10 @@ mod tests {
             let columns = Some(Columns { matrix: 64, stride: 16, bytes: bytes.clone() });
             Touch { columns, ..write_columns(bytes) }
         };
+        let other_matrix = |bytes: Range<usize>| {
+            let columns = Some(Columns { matrix: 68, stride: 32, bytes: bytes.clone() });
+            Touch { columns, ..write_columns(bytes) }
+        };
         for (second, barrier) in [
             (write_columns(8..32), false),
             (write_columns(7..32), true),
@@ -156,14 +160,20 @@ mod tests {
             (write(0, 96..97), true),
             (write(0, 0..64), false),
             (other_stride(8..16), true),
+            (other_matrix(8..32), true),
         ] {
-            let mut tracker = Tracker::default();
-            assert!(!tracker.dispatch(&[write_columns(0..8)]));
-            assert_eq!(tracker.dispatch(std::slice::from_ref(&second)), barrier, "{second:?}");
+            // In either order.
+            for [first, second] in [[write_columns(0..8), second.clone()], [second, write_columns(0..8)]] {
+                let mut tracker = Tracker::default();
+                assert!(!tracker.dispatch(std::slice::from_ref(&first)));
+                assert_eq!(tracker.dispatch(std::slice::from_ref(&second)), barrier, "{first:?}, {second:?}");
+            }
         }
         let mut tracker = Tracker::default();
         assert!(!tracker.dispatch(&[write_columns(0..8)]));
-        assert!(!tracker.dispatch(&[write_columns(8..24)]), "the range of the first is around it");
+        // Of the first two rows.
+        let upper = Touch { bytes: 72..120, ..write_columns(8..24) };
+        assert!(!tracker.dispatch(&[upper]), "the range of the first is around it");
         assert!(tracker.dispatch(&[write_columns(9..10)]), "and does not stand for it");
     }
 
@@ -175,6 +185,16 @@ mod tests {
         assert!(tracker.dispatch(&[read(0, 0..8)]));
         assert!(!tracker.dispatch(&[read(1, 0..8)]), "the barrier ordered both writes");
         assert!(tracker.dispatch(&[write(1, 0..8)]), "but the read came after it");
+    }
+
+    #[test]
+    fn a_longer_range_is_not_known_by_a_shorter_one() {
+        for (longer, end) in [(read(0, 0..16), 0..4), (read(0, 8..24), 20..24)] {
+            let mut tracker = Tracker::default();
+            assert!(!tracker.dispatch(&[read(0, 8..16)]));
+            assert!(!tracker.dispatch(&[longer]));
+            assert!(tracker.dispatch(&[write(0, end)]));
+        }
     }
 
     #[test]

@@ -151,9 +151,12 @@ mod tests {
         for (address, length) in [(0x4010, 0x4000), (0x4000, 0x4010)] {
             assert!(matches!(limits.check_no_copy("b", address, length), Err(Error::NoCopyAlignment { .. })));
         }
+        assert!(matches!(limits.check_no_copy("b", 0x4000, 0), Err(Error::BufferLength { length: 0, .. })));
         assert_eq!(limits.check_buffer_slot(31), Err(Error::Slot { slot: 31, limit: 31 }));
         assert!(limits.check_inline_bytes(30, 4096).is_ok());
         assert!(matches!(limits.check_inline_bytes(0, 4097), Err(Error::InlineBytes { .. })));
+        assert_eq!(limits.check_inline_bytes(31, 4), Err(Error::Slot { slot: 31, limit: 31 }));
+        assert_eq!(limits.check_threadgroup_slot("k", 31, 16), Err(Error::Slot { slot: 31, limit: 31 }));
         assert!(limits.check_threadgroup_slot("k", 0, 32768).is_ok());
         for length in [8, 32784] {
             let result = limits.check_threadgroup_slot("k", 0, length);

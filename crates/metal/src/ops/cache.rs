@@ -213,7 +213,7 @@ pub(super) fn qkv_finish<D: Device>(
         None => (nothing(&qkv.slice), 0, false, 1.0),
     };
     let heads = queries.shape.cols / head_dim + 2 * kv_heads;
-    let scratch_floats = head_dim.max(value_dim).next_multiple_of(4);
+    let scratch_floats = head_dim.max(value_dim);
     let [key_row_bytes, value_row_bytes] = cache.row_bytes()?;
     let args = QkvArgs {
         key_row_bytes,

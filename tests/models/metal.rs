@@ -10,7 +10,7 @@
 use engine::{DType, Device, Engine, LoadOptions, Wanted};
 use quant::Format;
 use smelt_tests::tiny::Reference;
-use smelt_tests::{GoldenCase, MODELS, check_greedy, golden, mean_kl, model_file};
+use smelt_tests::{GoldenCase, MODELS, check_greedy, golden, kl_and_greedy, model_file};
 use std::ops::ControlFlow;
 
 /// Bound of the mean KL divergence with an f32 cache, in nats.
@@ -33,18 +33,29 @@ fn load(alias: &str, cache: DType) -> Engine {
     engine
 }
 
-/// Runs prompts of a model with one type of cache.
+/// Runs prompts of a model with one type of cache, and from each goes on for so many tokens, or for all certain ones.
 fn judge(model: usize, cache: DType, limit: f64, prompts: impl Fn(&GoldenCase) -> bool, tokens: usize) {
     let (alias, name) = MODELS[model];
     let golden = golden(name);
-    let cases: Vec<_> = golden.cases.iter().filter(|case| prompts(case)).collect();
     let mut engine = load(alias, cache);
-    let kl = mean_kl(&mut engine, cases.iter().copied());
-    eprintln!("{alias}, {cache} cache: mean KL {kl:.2e}");
-    assert!(kl < limit, "{alias}, {cache} cache: mean KL {kl}, limit {limit}");
-    for case in cases {
-        check_greedy(&mut engine, alias, case, tokens);
+    let (mut sum, mut positions, mut steps, mut certain) = (0.0, 0, 0, 0);
+    for case in golden.cases.iter().filter(|case| prompts(case)) {
+        let (kl, equal) = kl_and_greedy(&mut engine, alias, case, tokens.max(case.certain_steps));
+        let mean = kl / case.positions.len() as f64;
+        eprintln!(
+            "  {:14} {mean:.2e}, {equal} greedy steps, {} of them certain",
+            case.id, case.certain_steps
+        );
+        sum += kl;
+        positions += case.positions.len();
+        steps += equal;
+        certain += case.certain_steps;
     }
+    let kl = sum / positions as f64;
+    eprintln!(
+        "{alias}, {cache} cache: mean KL {kl:.2e} over {positions} positions, {steps} greedy steps, {certain} certain"
+    );
+    assert!(kl < limit, "{alias}, {cache} cache: mean KL {kl}, limit {limit}");
 }
 
 /// No node of the model falls back to the CPU.
@@ -117,20 +128,20 @@ macro_rules! all_prompts {
             #[test]
             #[ignore = "takes the simulator many minutes"]
             fn all_prompts_equal_the_float32_reference() {
-                judge($index, DType::F32, F32_LIMIT, |_| true, 48);
+                judge($index, DType::F32, F32_LIMIT, |_| true, 8);
             }
 
             #[test]
             #[ignore = "takes the simulator many minutes"]
             fn a_half_precision_cache_stays_close() {
-                judge($index, DType::F16, F16_LIMIT, |case| case.token_ids.len() < 64, 48);
+                judge($index, DType::F16, F16_LIMIT, |case| case.token_ids.len() < 64, 8);
             }
 
             #[test]
             #[ignore = "takes the simulator many minutes"]
             fn an_8_bit_cache_stays_close() {
                 let cache = DType::Packed(Format::Q8_0);
-                judge($index, cache, Q8_0_LIMIT, |case| case.token_ids.len() < 64, 48);
+                judge($index, cache, Q8_0_LIMIT, |case| case.token_ids.len() < 64, 8);
             }
         })*
     };

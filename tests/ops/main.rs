@@ -4,7 +4,9 @@
 //! backend is one line in [`harness::backends`]. `perf.rs` measures the speed of the operations that matter, when asked for.
 
 mod attention;
+mod barriers;
 mod cache;
+mod edges;
 mod elementwise;
 mod errors;
 mod experts;
@@ -12,6 +14,7 @@ mod experts_on_metal;
 mod fused;
 mod harness;
 mod invariance;
+mod invariants;
 mod largest;
 mod matmul;
 mod norm;

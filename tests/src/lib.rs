@@ -3,7 +3,8 @@
 pub mod tiny;
 
 use engine::{
-    Activations, Device, Engine, Event, GenerateOptions, Generation, LoadOptions, SamplerParams, Wanted,
+    Activations, Device, Engine, Event, GenerateOptions, Generation, LoadOptions, SamplerParams, Sequence,
+    Wanted,
 };
 use serde::Deserialize;
 use std::ops::ControlFlow;
@@ -109,14 +110,7 @@ pub fn mean_kl<'a>(engine: &mut Engine, cases: impl Iterator<Item = &'a GoldenCa
     let (mut sum, mut count) = (0.0, 0usize);
     for case in cases {
         let mut sequence = engine.sequence();
-        let mut case_sum = 0.0;
-        let fed = engine.prefill(&mut sequence, &case.token_ids, Wanted::All, &mut |index, logits| {
-            if let Some(logits) = logits {
-                case_sum += kl_divergence(&case.positions[index], logits);
-            }
-            Ok(ControlFlow::Continue(()))
-        });
-        let _ = fed.unwrap();
+        let (case_sum, _) = prompt_kl(engine, &mut sequence, case);
         engine.release(sequence);
         eprintln!("  {:14} {:.3e}", case.id, case_sum / case.positions.len() as f64);
         sum += case_sum;
@@ -125,16 +119,52 @@ pub fn mean_kl<'a>(engine: &mut Engine, cases: impl Iterator<Item = &'a GoldenCa
     sum / count as f64
 }
 
+/// Feeds a prompt to an empty sequence: the sum of the KL divergences of its positions, and the most likely next token.
+fn prompt_kl(engine: &mut Engine, sequence: &mut Sequence, case: &GoldenCase) -> (f64, u32) {
+    let (mut sum, mut next) = (0.0, 0);
+    let fed = engine.prefill(sequence, &case.token_ids, Wanted::All, &mut |index, logits| {
+        if let Some(logits) = logits {
+            sum += kl_divergence(&case.positions[index], logits);
+            // Of equals the first, as the sampler does it.
+            let best = logits.iter().enumerate().rev().max_by(|a, b| a.1.total_cmp(b.1));
+            next = best.map_or(0, |(id, _)| id as u32);
+        }
+        Ok(ControlFlow::Continue(()))
+    });
+    let _ = fed.unwrap();
+    (sum, next)
+}
+
 /// Fails unless `tokens` greedy tokens equal the reference's: for the steps that are certain, and up to the first at
 /// which the reference itself nearly took another.
 pub fn check_greedy(engine: &mut Engine, model: &str, case: &GoldenCase, tokens: usize) {
+    let sequence = engine.sequence();
+    let ids = greedy(engine, sequence, &case.token_ids, tokens);
+    check_ids(model, case, &ids, tokens);
+}
+
+/// Both at once, with the prompt fed once, for devices that take minutes for it: the sum of the KL divergences, and how many
+/// greedy steps equal the reference's. Fails as [`check_greedy`].
+pub fn kl_and_greedy(engine: &mut Engine, model: &str, case: &GoldenCase, tokens: usize) -> (f64, usize) {
+    let mut sequence = engine.sequence();
+    let (sum, first) = prompt_kl(engine, &mut sequence, case);
+    let mut ids = vec![first];
+    if tokens > 1 {
+        ids.extend(greedy(engine, sequence, &[first], tokens - 1));
+    } else {
+        engine.release(sequence);
+    }
+    (sum, check_ids(model, case, &ids, tokens))
+}
+
+/// Continues a sequence by a prompt and then by its most likely tokens, and releases it.
+fn greedy(engine: &mut Engine, mut sequence: Sequence, prompt: &[u32], tokens: usize) -> Vec<u32> {
     let options = GenerateOptions {
         sampler: SamplerParams::greedy(),
         max_tokens: Some(tokens),
         ..GenerateOptions::default()
     };
-    let mut sequence = engine.sequence();
-    let mut generation = Generation::new(engine, &sequence, &case.token_ids, options).unwrap();
+    let mut generation = Generation::new(engine, &sequence, prompt, options).unwrap();
     let mut ids = Vec::new();
     while let Some(event) = generation.next(engine, &mut sequence).unwrap() {
         if let Event::Token { token, .. } = event {
@@ -142,6 +172,11 @@ pub fn check_greedy(engine: &mut Engine, model: &str, case: &GoldenCase, tokens:
         }
     }
     engine.release(sequence);
+    ids
+}
+
+/// Compares greedy tokens with the reference's: how many are equal before the first that is not.
+fn check_ids(model: &str, case: &GoldenCase, ids: &[u32], tokens: usize) -> usize {
     let expected = &case.greedy.ids[..case.greedy.ids.len().min(tokens)];
     let equal = ids.iter().zip(expected).take_while(|(a, b)| a == b).count();
     let certain = case.certain_steps.min(expected.len());
@@ -154,6 +189,7 @@ pub fn check_greedy(engine: &mut Engine, model: &str, case: &GoldenCase, tokens:
         let margin = case.greedy.margins[equal];
         assert!(margin < 0.5, "{model}, {}: differs at step {equal}, with a margin of {margin}", case.id);
     }
+    equal
 }
 
 /// KL divergence of logits from a reference's most likely tokens, all others in one bucket, in nats.

@@ -69,6 +69,20 @@ fn barriers_stand_where_results_are_read_and_nowhere_else() {
 }
 
 #[test]
+fn a_part_of_what_was_written_is_waited_for() {
+    let mut backend = start();
+    let (whole, half) = (Node::new(64), Node::new(32));
+    let [from, to, upper, lower] = [(); 4].map(|()| backend.alloc_buffer(whole.bytes()).unwrap());
+    whole.fill(&mut backend, from);
+    whole.execute(&mut backend, from, to).unwrap();
+    half.execute_at(&mut backend, to, half.bytes(), upper).unwrap();
+    half.execute_at(&mut backend, to, 0, lower).unwrap();
+    assert_eq!((backend.counts().dispatches, backend.counts().barriers), (3, 1));
+    backend.synchronize().unwrap();
+    assert_eq!(half.floats(&mut backend, upper), [9.0; 32]);
+}
+
+#[test]
 fn the_serial_switch_puts_a_barrier_before_every_dispatch() {
     let mut backend = start_with(Switches { serial: true, ..Switches::default() });
     let node = Node::new(8);
@@ -158,6 +172,10 @@ fn buffers_are_recycled_by_size_and_fresh_ones_are_not() {
         backend.read_host(a, 0, &mut byte),
         Err(BackendError::UnknownHandle { kind: "buffer", id: a.0 })
     );
+    backend.free_buffer(again);
+    let larger = backend.alloc_buffer(100_000).unwrap();
+    backend.write_host(larger, 99_999, &[5]).unwrap();
+    let again = backend.alloc_buffer(990).unwrap();
     let past_the_end = backend.read_host(again, 990, &mut byte);
     let length = BackendError::Length { what: "range of a buffer".into(), expected: 990, found: 991 };
     assert_eq!(past_the_end, Err(length), "even if the class is larger");

@@ -55,11 +55,12 @@ fn forward(accelerator: Option<Box<dyn Backend>>) -> Vec<f32> {
         let tokens = b.input(InputKind::Tokens);
         let x = b.op("rows", Op::GetRows(GetRows { table: Some(table) }), &[tokens])?;
         b.set_layer(Some(0));
-        let mut project =
-            |name: &str, weight| b.op(name, Op::MatMul(MatMul { weight, bias: None, logits: false }), &[x]);
-        let [q, k, v] = [project("q", q)?, project("k", k)?, project("v", v)?];
+        let product = |weight| Op::MatMul(MatMul { weight, bias: None, logits: false });
+        let (k, v) = (b.op("k", product(k), &[x])?, b.op("v", product(v), &[x])?);
         let rows = b.input(InputKind::CacheRows(GroupId(0)));
         let store = b.op("store", Op::KvStore(KvStore { layer: 0, group: GroupId(0) }), &[k, v, rows])?;
+        // Behind the store, so that it is no part of it: the last dispatch before attention.
+        let q = b.op("q", product(q), &[x])?;
         let attention = Attention {
             layer: 0,
             group: GroupId(0),

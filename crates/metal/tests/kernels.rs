@@ -273,6 +273,20 @@ fn indices_outside_a_table_or_cache_touch_nothing() {
     }
 }
 
+/// The tiers of attention: library, kernel and threads.
+const TIERS: [(&str, &str, usize); 3] = [
+    ("attention_decode", "attention_classic_f32", 32),
+    ("attention_decode", "attention_flash_f32_d64", 128),
+    ("attention_prefill", "attention_prefill_f32_d64", 128),
+];
+
+/// `AttentionArgs` without sinks.
+fn without_sinks(mut args: Vec<u8>) -> Vec<u8> {
+    let at = args.len() - 12;
+    args[at..at + 4].copy_from_slice(&0i32.to_le_bytes());
+    args
+}
+
 #[test]
 fn keys_without_a_page_are_not_seen() {
     let keys = 40usize;
@@ -289,15 +303,8 @@ fn keys_without_a_page_are_not_seen() {
         let expected: Vec<f64> = (0..64)
             .map(|i| (0..16).map(|key| weights[key] * f64::from(v[key * 64 + i])).sum::<f64>() / sum)
             .collect();
-        for (name, kernel, threads) in [
-            ("attention_decode", "attention_classic_f32", 32),
-            ("attention_decode", "attention_flash_f32_d64", 128),
-            ("attention_prefill", "attention_prefill_f32_d64", 128),
-        ] {
-            let mut args = attention_args(1, 1, 32, 1);
-            args.truncate(args.len() - 12);
-            args.extend(bytes(&[0i32]));
-            args.extend(bytes(&[0.125f32, 0.0]));
+        for (name, kernel, threads) in TIERS {
+            let args = without_sinks(attention_args(1, 1, 32, 1));
             let buffers = [
                 (0, bytes(&q)),
                 (1, vec![0xff; 256]),
@@ -312,5 +319,86 @@ fn keys_without_a_page_are_not_seen() {
             let found = launch(library(name), kernel, &buffers, Size::width(1), Size::width(threads));
             check(&format!("{kernel} {pages:?}"), &elements(&found[1]), &expected);
         }
+    }
+}
+
+/// A query without any key, because pages are missing or because the table ends: zero, with a sink and without.
+#[test]
+fn no_keys_give_zero() {
+    let (q, cache) = (numbers(64), vec![f32::NAN; 16 * 64]);
+    // The cache has one page, and so has the table.
+    let with_sink = attention_args(1, 1, 0, 1);
+    for (pages, position) in [(-1, 9), (1, 9), (i32::MIN, 0)] {
+        for args in [with_sink.clone(), without_sinks(with_sink.clone())] {
+            for (name, kernel, threads) in TIERS {
+                let buffers = [
+                    (0, bytes(&q)),
+                    (1, vec![0xff; 256]),
+                    (2, args.clone()),
+                    (3, bytes(&cache)),
+                    (4, bytes(&cache)),
+                    (5, bytes(&[position])),
+                    (6, bytes(&[0i32, 1])),
+                    (7, bytes(&[pages])),
+                    (8, bytes(&[0.5f32])),
+                ];
+                let found = launch(library(name), kernel, &buffers, Size::width(1), Size::width(threads));
+                assert_eq!(elements::<f32>(&found[1]), [0.0; 64], "{kernel}, page {pages}");
+            }
+        }
+    }
+}
+
+/// Positions past the end of the page table see what is in it.
+#[test]
+fn keys_past_the_page_table_are_not_seen() {
+    let (q, k) = (numbers(64), numbers(16 * 64));
+    let v = numbers(16 * 64 + 5)[5..].to_vec();
+    let score = |key: usize| (0..64).map(|i| f64::from(q[i]) * f64::from(k[key * 64 + i])).sum::<f64>() / 8.0;
+    let weights: Vec<f64> = (0..16).map(|key| score(key).exp()).collect();
+    let sum: f64 = weights.iter().sum();
+    let value = |i: usize| (0..16).map(|key| weights[key] * f64::from(v[key * 64 + i])).sum::<f64>() / sum;
+    let expected: Vec<f64> = (0..64).map(value).collect();
+    for (name, kernel, threads) in TIERS {
+        let buffers = [
+            (0, bytes(&q)),
+            (1, vec![0xff; 256]),
+            (2, without_sinks(attention_args(1, 1, 0, 1))),
+            (3, bytes(&k)),
+            (4, bytes(&v)),
+            (5, bytes(&[40i32])),
+            (6, bytes(&[0i32, 1])),
+            (7, bytes(&[0i32])),
+            (8, bytes(&[0f32])),
+        ];
+        let found = launch(library(name), kernel, &buffers, Size::width(1), Size::width(threads));
+        check(kernel, &elements(&found[1]), &expected);
+    }
+}
+
+/// Of two neighbours with a window of one key, the first one's page is missing: it has no part of what the second one sees.
+#[test]
+fn a_query_without_keys_beside_one_with_a_key() {
+    let (q, k) = (numbers(2 * 64), numbers(16 * 64));
+    let v = numbers(16 * 64 + 5)[5..].to_vec();
+    let mut args = without_sinks(attention_args(1, 1, 16, 1));
+    // The window, after two widths of rows and nine numbers.
+    args[52..56].copy_from_slice(&1i32.to_le_bytes());
+    let expected = [&[0.0; 64], &v[..64]].concat();
+    for (name, kernel, threads) in TIERS {
+        let buffers = [
+            (0, bytes(&q)),
+            (1, vec![0xff; 512]),
+            (2, args.clone()),
+            (3, bytes(&k)),
+            (4, bytes(&v)),
+            (5, bytes(&[15i32, 16])),
+            (6, bytes(&[0i32, 2])),
+            (7, bytes(&[-1i32, 0])),
+            (8, bytes(&[0f32])),
+        ];
+        let groups = if name == "attention_prefill" { Size::width(1) } else { Size::new(1, 2, 1) };
+        let found = launch(library(name), kernel, &buffers, groups, Size::width(threads));
+        assert_eq!(elements::<f32>(&found[1]), expected, "{kernel}");
     }
 }

@@ -77,9 +77,29 @@ fn only_whole_pages_are_mapped() {
         backend.register_weight("w", weight(part.slice(range.clone()))).unwrap();
         assert_eq!(backend.weight_bytes().mapped - before.mapped, mapped, "{range:?}");
     }
+    // Behind the last whole page, and across its end.
+    let part = Pages::map(2);
+    backend.register_part(&part.slice(..PAGE)).unwrap();
+    for (range, mapped) in [(PAGE - 32..PAGE, 32), (PAGE - 32..PAGE + 32, 0), (PAGE..PAGE + 32, 0)] {
+        let before = backend.weight_bytes();
+        backend.register_weight("w", weight(part.slice(range.clone()))).unwrap();
+        assert_eq!(backend.weight_bytes().mapped - before.mapped, mapped, "{range:?}");
+    }
     // Nothing at all.
     backend.register_part(&Bytes::new()).unwrap();
     backend.synchronize().unwrap();
+}
+
+#[test]
+fn a_weight_that_lies_at_an_odd_place_is_copied() {
+    let mut backend = start();
+    let part = Pages::map(1);
+    backend.register_part(&part).unwrap();
+    for (first, mapped) in [(2, 0), (31, 0), (4, 32)] {
+        let before = backend.weight_bytes();
+        backend.register_weight("w", weight(part.slice(first..first + 32))).unwrap();
+        assert_eq!(backend.weight_bytes().mapped - before.mapped, mapped, "{first}");
+    }
 }
 
 #[test]

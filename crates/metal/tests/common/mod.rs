@@ -86,16 +86,32 @@ impl Node {
         from: BufferId,
         to: BufferId,
     ) -> Result<(), BackendError> {
-        let operand =
-            |buffer, producer| Operand { buffer, offset: 0, dtype: DType::F32, shape: self.shape, producer };
+        self.execute_at(backend, from, 0, to)
+    }
+
+    /// Executes the node from some byte of a buffer on.
+    pub fn execute_at(
+        &self,
+        backend: &mut dyn Backend,
+        from: BufferId,
+        first: usize,
+        to: BufferId,
+    ) -> Result<(), BackendError> {
+        let operand = |buffer, offset, producer| Operand {
+            buffer,
+            offset,
+            dtype: DType::F32,
+            shape: self.shape,
+            producer,
+        };
         let node = self.graph.node(self.id);
-        let inputs = [operand(from, node.inputs[0])];
+        let inputs = [operand(from, first, node.inputs[0])];
         backend.execute_node(&NodeCall {
             id: self.id,
             node,
             graph: &self.graph,
             inputs: &inputs,
-            output: operand(to, self.id),
+            output: operand(to, 0, self.id),
             state: None,
             epoch: 1,
         })

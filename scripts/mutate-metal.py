@@ -8,12 +8,14 @@ are compiled when the tests run (SMELT_METAL_SOURCES), so that a mutant takes no
 Of the encoder, every barrier that it puts into the command buffers of one prompt and one token of each tiny model
 (SMELT_SIM_WITHOUT_BARRIER).
 
+Of the host's side, every check of a dispatch and every class of dependencies: see metal_host_mutants.py. These take one build.
+
 A mutant that survives is a missing test or a needless guard. Results are kept in a file, so that a run can be stopped and
-taken up again; a mutant is judged again when its kernel file has changed.
+taken up again; a mutant is judged again when the function around it has changed.
 
     scripts/mutate-metal.py                      # all that is not judged yet
     scripts/mutate-metal.py --file norm.metal    # of one file
-    scripts/mutate-metal.py --only barrier       # of one kind: barrier, condition, clamp, tail, encoder
+    scripts/mutate-metal.py --only barrier       # of one kind: barrier, condition, clamp, tail, encoder, host
     scripts/mutate-metal.py --list               # what there is
     scripts/mutate-metal.py --report FILE        # what was found, as Markdown
 """
@@ -30,12 +32,14 @@ import tempfile
 import time
 from pathlib import Path
 
+import metal_host_mutants as host
+
 ROOT = Path(__file__).resolve().parent.parent
 KERNELS = ROOT / "crates/metal/kernels"
 
 # Which tests run for which file: test program, and a part of the tests' names. What compiles and runs quickly comes first.
-ATTENTION = [("kernels", "a_sink"), ("kernels", "keys_without"), ("kernels", "attention"), ("ops", "attention::")]
-MATMUL = [("ops", "matmul::"), ("ops", "fused::")]
+ATTENTION = [("kernels", "a_sink"), ("kernels", "keys"), ("ops", "edges::heads"), ("ops", "edges::windows"), ("ops", "attention::")]
+MATMUL = [("ops", "edges::products"), ("ops", "matmul::"), ("ops", "fused::")]
 EXPERTS = [("ops", "experts_on_metal::"), ("ops", "experts::")]
 TESTS = {
     "norm.metal": [("kernels", "norm"), ("ops", "norm::")],
@@ -49,8 +53,8 @@ TESTS = {
     "copy.metal": [("ops", "shape::")],
     "elementwise.metal": [("ops", "elementwise::"), ("ops", "experts::the_gate")],
     "warmup.metal": [("backend", ""), ("weights", "")],
-    "cache.metal": [("kernels", "indices_outside"), ("kernels", "qkv"), ("ops", "cache::"), ("ops", "fused::")],
-    "cache.h": [("kernels", "indices_outside"), ("ops", "cache::"), ("ops", "fused::"), ("ops", "attention::")],
+    "cache.metal": [("kernels", "indices_outside"), ("ops", "cache::"), ("ops", "fused::")],
+    "cache.h": [("kernels", "indices_outside"), ("ops", "edges::values"), ("ops", "cache::"), ("ops", "fused::"), ("ops", "attention::")],
     "gemm.metal": MATMUL,
     "gemm.h": MATMUL,
     "matvec.metal": MATMUL,
@@ -58,16 +62,21 @@ TESTS = {
     "attention_decode.metal": ATTENTION,
     "attention_prefill.metal": ATTENTION,
     "attention.h": ATTENTION,
-    "common.h": [("ops", "elementwise::"), ("kernels", "norm"), ("ops", "norm::"), ("ops", "matmul::")],
-    "formats.h": [("ops", "rows::"), ("ops", "matmul::")],
+    "common.h": [("ops", "edges::soft_caps"), ("ops", "elementwise::"), ("ops", "edges::values"), *MATMUL],
+    "formats.h": [("ops", "edges::rows"), *MATMUL],
 }
+
+# What runs for survivors with --wide, besides: whole models.
+WIDE = [("ops", ""), ("metal", "a_tiny_model")]
 
 # Guards that are needed, though no test can show it: by file, what stands there and the replacement.
 EQUIVALENT = {
     ("elementwise.metal", "min(args.elements - i, ulong(4))", "(args.elements - i)"):
         "differs where more than 2^31 elements are left, more than any test computes",
-    ("attention_prefill.metal", "simd_any(lane < 8 && shrink[b * 64 + min(lane, ushort(7)) * 9] != 1.0f)", "true"):
+    ("attention_prefill.metal", "simd_any(lane < 8 && shrink[b * 64 + lane * 9] != 1.0f)", "true"):
         "there for speed: without it, the output is multiplied by one",
+    ("cache.h", "d > 0.0f", "true"):
+        "of a block of zeros: a NaN that becomes an integer is 0 here, and anything on another machine",
 }
 
 
@@ -110,6 +119,9 @@ SELECTS = re.compile(r"has_|OPERATION|ACTIVATION|kind ==|args\.gate|soft_cap|at\
 VALUES = re.compile(r"largest|score|top|\ba\.|\d\.\d|sink|mine|scale|threads")
 
 
+# What became of a mutant that no test noticed, and of one that no test met.
+SURVIVED, NOT_RUN = "**survived**", "not run"
+
 # The output of a test that did not end in time. Kernels that never end are found by the simulator's budget, so this tells of a
 # busy machine, and decides nothing.
 LATE = "late"
@@ -118,17 +130,38 @@ LATE = "late"
 class Mutant:
     """One text in place of another."""
 
-    def __init__(self, file, text, kind, start, end, replacement):
+    def __init__(self, file, text, code, kind, start, end, replacement):
         self.file, self.kind, self.start, self.end, self.replacement = file, kind, start, end, replacement
-        self.text = text
+        self.text, self.code = text, code
         self.line = text.count("\n", 0, start) + 1
         self.what = " ".join(text[start:end].split())
-
-    def key(self):
-        return f"{self.file}|{self.kind}|{self.what}|{self.replacement}|{self.start}"
+        self.unseen = EQUIVALENT.get((file, self.what, replacement))
 
     def __str__(self):
         return f"{self.file}:{self.line} {self.kind}: {self.what} -> {self.replacement or 'nothing'}"
+
+
+def surroundings(code, start):
+    """The code of the function around an offset, or of what else stands there, without its layout."""
+    begin = depth = 0
+    for at, character in enumerate(code):
+        depth += (character in "([{") - (character in ")]}")
+        if depth == 0 and code.startswith("\n\n", at):
+            if at >= start:
+                return " ".join(code[begin:at].split())
+            begin = at
+    return " ".join(code[begin:].split())
+
+
+def with_keys(mutants):
+    """Gives each mutant the key under which its finding is kept: what and where it is, but not the line."""
+    seen = {}
+    for mutant in mutants:
+        around = hashlib.sha256(surroundings(mutant.code, mutant.start).encode()).hexdigest()[:12]
+        key = "|".join([mutant.file, mutant.kind, mutant.what, mutant.replacement, around])
+        seen[key] = seen.get(key, 0) + 1
+        mutant.key = f"{key}|{seen[key]}"
+    return mutants
 
 
 def conditions(code, start, end, leaves):
@@ -154,7 +187,7 @@ def mutants_of(path):
     found = []
 
     def add(kind, start, end, replacement):
-        found.append(Mutant(path.name, text, kind, start, end, replacement))
+        found.append(Mutant(path.name, text, code, kind, start, end, replacement))
 
     for match in re.finditer(r"\b(?:threadgroup|simdgroup)_barrier\(", code):
         add("barrier", match.start(), closing(code, match.end() - 1) + 1, "")
@@ -210,19 +243,26 @@ def mutants_of(path):
 class Programs:
     """The test programs, and how long their tests take."""
 
-    def __init__(self, profile, folder):
-        wanted = ["ops", "metal", "kernels", "backend", "weights", "experts"]
-        self.paths, self.tests = {name: str(folder / name) for name in wanted} if folder else {}, {}
+    def __init__(self, profile, folder=None, root=ROOT):
+        wanted = ["ops", "metal", "kernels", "backend", "weights", "graphs", "device", "chains", "experts"]
+        self.root = root
+        self.paths, self.tests = {name: str(folder / name) for name in [*wanted, "lib"]} if folder else {}, {}
         if folder:
             return
-        build = ["cargo", "test", "--no-run", "--message-format=json"]
+        build = ["cargo", "test", "--no-run", "--message-format=json", "--lib"]
         build += ["-p", "smelt-tests", "-p", "smelt-metal"] + (["--release"] if profile == "release" else [])
         build += [word for name in wanted for word in ("--test", name)]
-        out = subprocess.run(build, cwd=ROOT, stdout=subprocess.PIPE, check=True, text=True).stdout
+        environment = {"CARGO_TARGET_DIR": str(ROOT / "target"), **os.environ}
+        out = subprocess.run(build, cwd=root, env=environment, stdout=subprocess.PIPE, check=True, text=True).stdout
         for line in out.splitlines():
             message = json.loads(line)
-            if message.get("executable") and message["target"]["name"] in wanted:
-                self.paths[message["target"]["name"]] = message["executable"]
+            if not message.get("executable"):
+                continue
+            target = message["target"]
+            if target["name"] in wanted and "test" in target["kind"]:
+                self.paths[target["name"]] = message["executable"]
+            elif "lib" in target["kind"] and "smelt-metal" in message["package_id"]:
+                self.paths["lib"] = message["executable"]
 
     def names(self, program, part):
         """The tests of a program whose names have this part."""
@@ -235,10 +275,10 @@ class Programs:
     def run(self, program, name, environment, timeout):
         """Runs a test: whether it passed, the seconds it took, and what it wrote."""
         start = time.time()
-        command = [self.paths[program], "--exact", name, "--include-ignored", "--nocapture"]
+        command = [self.paths[program], "--exact", name, "--nocapture"]
         environment = {**os.environ, "RUST_BACKTRACE": "0", "SMELT_SIM_SANITIZE": "1", "SMELT_TEST_BACKEND": "metal-sim", **environment}
         # Cargo sets the folder of the package.
-        folder = ROOT / ("tests" if program in ("ops", "metal") else "crates/metal")
+        folder = self.root / ("tests" if program in ("ops", "metal") else "crates/metal")
         environment["CARGO_MANIFEST_DIR"] = str(folder)
         try:
             done = subprocess.run(
@@ -279,14 +319,45 @@ class Ledger:
             file.write(json.dumps(entry) + "\n")
 
 
-def judge_kernels(programs, ledger, mutants, folder):
+class Judge:
+    """Runs the tests of mutants and keeps what was found."""
+
+    def __init__(self, programs, ledger, wide):
+        self.programs, self.ledger, self.wide, self.baseline = programs, ledger, wide, {}
+
+    def open(self, mutants):
+        """Those that are not judged yet; of survivors, too, where all tests are to run."""
+        known = self.ledger.known
+        return [m for m in mutants if m.key not in known or (self.wide and known[m.key]["caught"] is None)]
+
+    def judge(self, mutant, where, tests, environment):
+        """Runs tests until one fails."""
+        caught, seconds = None, 0.0
+        tests = dict.fromkeys((program, name) for program, part in tests for name in self.programs.names(program, part))
+        for program, name in tests:
+            if (program, name) not in self.baseline:
+                passed, took, output = self.programs.run(program, name, {}, 3600)
+                if not passed:
+                    sys.exit(f"{program} {name} fails without a mutant:\n{output[-3000:]}")
+                self.baseline[program, name] = took
+            passed, took, output = self.programs.run(program, name, environment, 120 + 5 * self.baseline[program, name])
+            seconds += took
+            if output == LATE:
+                print(f"[{where}] {mutant}\n    undecided: {name} took {took:.0f} s", flush=True)
+                return
+            if not passed:
+                caught = f"{cause(output)} ({program} {name})"
+                break
+        entry = {"key": mutant.key, "file": mutant.file, "line": mutant.line, "kind": mutant.kind, "what": mutant.what}
+        entry |= {"replacement": mutant.replacement, "caught": caught}
+        self.ledger.add(entry)
+        print(f"[{where}] {seconds:.0f} s  {mutant}\n    {caught or 'SURVIVED'}", flush=True)
+
+
+def judge_kernels(judge, mutants, folder):
     """Runs each mutant's tests until one fails."""
-    hashes = {name: hashlib.sha256((KERNELS / name).read_bytes()).hexdigest()[:12] for name in TESTS}
-    baseline = {}
+    mutants = judge.open(mutants)
     for number, mutant in enumerate(mutants, 1):
-        key = f"{mutant.key()}|{hashes[mutant.file]}"
-        if key in ledger.known:
-            continue
         text = mutant.text
         # On one line with what was there, so that places in reports stay right.
         lines = text.count("\n", mutant.start, mutant.end)
@@ -295,29 +366,17 @@ def judge_kernels(programs, ledger, mutants, folder):
         for name in TESTS:
             shutil.copy(KERNELS / name, folder)
         (folder / mutant.file).write_text(changed)
-        caught, seconds = None, 0.0
-        tests = [(program, name) for program, part in TESTS[mutant.file] for name in programs.names(program, part)]
-        for program, name in dict.fromkeys(tests):
-            if (program, name) not in baseline:
-                passed, took, output = programs.run(program, name, {}, 3600)
-                if not passed:
-                    sys.exit(f"{program} {name} fails without a mutant:\n{output[-3000:]}")
-                baseline[program, name] = took
-            environment = {"SMELT_METAL_SOURCES": str(folder)}
-            passed, took, output = programs.run(program, name, environment, 120 + 5 * baseline[program, name])
-            seconds += took
-            if output == LATE:
-                break
-            if not passed:
-                caught = f"{cause(output)} ({program} {name})"
-                break
-        if output == LATE:
-            print(f"[{number}/{len(mutants)}] {mutant}\n    undecided: {name} took {took:.0f} s", flush=True)
-            continue
-        entry = {"key": key, "file": mutant.file, "line": mutant.line, "kind": mutant.kind, "what": mutant.what}
-        entry |= {"replacement": mutant.replacement, "caught": caught}
-        ledger.add(entry)
-        print(f"[{number}/{len(mutants)}] {seconds:.0f} s  {mutant}\n    {caught or 'SURVIVED'}", flush=True)
+        tests = TESTS[mutant.file] + (WIDE if judge.wide else [])
+        judge.judge(mutant, f"{number}/{len(mutants)}", tests, {"SMELT_METAL_SOURCES": str(folder)})
+
+
+def judge_host(judge, everything, wanted):
+    """The same of the host's side, with test programs in which all mutants wait for their numbers."""
+    numbers = {mutant.key: number for number, mutant in enumerate(everything, 1)}
+    wanted = judge.open(wanted)
+    for position, mutant in enumerate(wanted, 1):
+        tests = host.TESTS[mutant.file] + (WIDE if judge.wide else [])
+        judge.judge(mutant, f"{position}/{len(wanted)}", tests, {"SMELT_MUTANT": str(numbers[mutant.key])})
 
 
 def judge_encoder(programs, ledger, wanted):
@@ -346,72 +405,95 @@ def judge_encoder(programs, ledger, wanted):
                 print(f"{took:.0f} s  {case}, barrier {barrier} of {count}\n    {caught or 'SURVIVED'}", flush=True)
 
 
-def report(ledger, mutants):
-    """The findings as Markdown."""
-    hashes = {name: hashlib.sha256((KERNELS / name).read_bytes()).hexdigest()[:12] for name in TESTS}
-    rows, open_ones = [], 0
+def rows_of(ledger, mutants):
+    """A line of the table for each mutant."""
     for mutant in mutants:
-        entry = ledger.known.get(f"{mutant.key()}|{hashes[mutant.file]}")
-        reason = EQUIVALENT.get((mutant.file, mutant.what, mutant.replacement))
-        caught = (entry or {}).get("caught") or (f"none: {reason}" if reason else "**survived**" if entry else "not run")
-        open_ones += caught in ("**survived**", "not run")
+        entry = ledger.known.get(mutant.key)
+        reason = f"none: {mutant.unseen}" if mutant.unseen else SURVIVED if entry else NOT_RUN
+        caught = (entry or {}).get("caught") or reason
         quoted = [f"`{text.replace('|', chr(92) + '|')}`" if text else "nothing" for text in (mutant.what, mutant.replacement)]
-        rows.append(f"| {mutant.file}:{mutant.line} | {mutant.kind} | {quoted[0]} | {quoted[1]} | {caught} |")
-    missing = sum(row.endswith("| not run |") for row in rows)
-    head = (
-        "# Mutants of the Metal backend\n\n"
-        "Which guard was taken away, and what noticed: a class of the sanitizer's reports or a failed test, and the test that ran.\n"
-        "Written by `scripts/mutate-metal.py --report`; what it means is in [metal.md](metal.md), Mutations.\n\n"
-        f"{len(mutants)} mutants of the kernels: {len(mutants) - open_ones} caught or explained, {open_ones - missing} survived, "
-        f"{missing} not run since their file last changed.\n"
-    )
-    table = ["| place | kind | what | instead | caught by |", "|---|---|---|---|---|", *rows]
-    encoder = [entry for entry in ledger.known.values() if entry["kind"] == "encoder"]
+        yield f"| {mutant.file}:{mutant.line} | {mutant.kind} | {quoted[0]} | {quoted[1]} | {caught} |"
+
+
+def section(title, rows):
+    """A table with its sums."""
+    ends = {end: sum(row.endswith(f"| {end} |") for row in rows) for end in (SURVIVED, NOT_RUN)}
+    explained = sum("| none: " in row for row in rows)
+    caught = len(rows) - explained - sum(ends.values())
+    sums = f"{len(rows)} mutants: {caught} caught, {explained} that no test can tell from the original, for the reason given, "
+    sums += f"{ends[SURVIVED]} survived, {ends[NOT_RUN]} not run since the function around them last changed."
+    return [f"## {title}", "", sums, "", "| place | kind | what | instead | caught by |", "|---|---|---|---|---|", *rows, ""]
+
+
+def report(ledger, kernels, hosts):
+    """The findings as Markdown."""
+    lines = [
+        "# Mutants of the Metal backend",
+        "",
+        "Which guard was taken away, and what noticed: a class of the sanitizer's reports or a failed test, and the test that ran.",
+        "Written by `scripts/mutate-metal.py --report`; what it means is in [metal.md](metal.md), Mutations.",
+        "",
+        *section("Kernels", list(rows_of(ledger, kernels))),
+        *section("The host's side", list(rows_of(ledger, hosts))),
+        "## Barriers of command buffers",
+        "",
+        "| command buffer | barriers | caught |",
+        "|---|---:|---:|",
+    ]
     cases = {}
-    for entry in encoder:
-        case = cases.setdefault(entry["what"].rsplit(",", 1)[0], [0, 0])
-        case[0] += 1
-        case[1] += entry["caught"] is not None
-    lines = ["| command buffer | barriers | caught |", "|---|---:|---:|"]
+    for entry in ledger.known.values():
+        if entry["kind"] == "encoder":
+            case = cases.setdefault(entry["what"].rsplit(",", 1)[0], [0, 0])
+            case[0] += 1
+            case[1] += entry["caught"] is not None
     lines += [f"| {case} | {total} | {caught} |" for case, (total, caught) in sorted(cases.items())]
-    return "\n".join([head, *table, "", *lines, ""])
+    return "\n".join([*lines, ""])
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--file", help="only mutants of this kernel file; of the encoder: of this case, such as 'llama token'")
+    parser.add_argument("--file", help="only mutants of this file; of the encoder: of this case, such as 'llama token'")
     parser.add_argument("--only", help="only mutants of this kind, or those whose description has this part")
     parser.add_argument("--list", action="store_true", help="list the mutants and run nothing")
     parser.add_argument("--report", type=Path, help="write what was found, and run nothing")
     parser.add_argument("--results", type=Path, default=ROOT / "target/mutants.jsonl", help="where results are kept")
     parser.add_argument("--profile", choices=["dev", "release"], default="dev", help="of the test programs")
-    parser.add_argument("--programs", type=Path, help="a folder with built test programs, in place of building them")
+    parser.add_argument("--programs", type=Path, help="a folder with built test programs, and those with the host's mutants in `host`")
     parser.add_argument("--count", type=int, help="stop after so many mutants")
+    parser.add_argument("--wide", action="store_true", help="survivors again, with the tests of all operations")
     arguments = parser.parse_args()
-    everything = [mutant for name in TESTS for mutant in mutants_of(KERNELS / name)]
-    wanted = [
-        mutant
-        for mutant in everything
-        if (not arguments.file or mutant.file == arguments.file)
-        and (not arguments.only or arguments.only == mutant.kind or arguments.only in str(mutant))
-    ]
+    kernels = with_keys([mutant for name in TESTS for mutant in mutants_of(KERNELS / name)])
+    hosts = with_keys(host.host_mutants(ROOT, closing, split))
+
+    def wanted(mutants):
+        of_file = [mutant for mutant in mutants if not arguments.file or mutant.file == arguments.file]
+        only = arguments.only
+        return [mutant for mutant in of_file if not only or only == mutant.kind or only in str(mutant)]
+
     arguments.results.parent.mkdir(parents=True, exist_ok=True)
     ledger = Ledger(arguments.results)
     if arguments.list:
-        print("\n".join(map(str, wanted)))
+        print("\n".join(map(str, wanted(kernels + hosts))))
         return
     if arguments.report:
-        arguments.report.write_text(report(ledger, everything))
+        arguments.report.write_text(report(ledger, kernels, hosts))
         return
-    programs = Programs(arguments.profile, arguments.programs)
-    if arguments.only == "encoder":
+    run = [[mutant for mutant in wanted(mutants) if not mutant.unseen] for mutants in (kernels, hosts)]
+    encoder = arguments.only == "encoder" or not (arguments.file or arguments.only)
+    if run[0] or encoder:
+        programs = Programs(arguments.profile, arguments.programs)
+    if run[0]:
+        with tempfile.TemporaryDirectory() as folder:
+            judge_kernels(Judge(programs, ledger, arguments.wide), run[0][: arguments.count], Path(folder))
+    if run[1]:
+        tree = ROOT / "target/mutants"
+        if not arguments.programs:
+            host.mutated_tree(ROOT, tree, hosts)
+        built = arguments.programs and arguments.programs / "host"
+        mutated = Programs(arguments.profile, built, root=ROOT if built else tree)
+        judge_host(Judge(mutated, ledger, arguments.wide), hosts, run[1][: arguments.count])
+    if encoder:
         judge_encoder(programs, ledger, arguments.file)
-        return
-    with tempfile.TemporaryDirectory() as folder:
-        run = [m for m in wanted if (m.file, m.what, m.replacement) not in EQUIVALENT]
-        judge_kernels(programs, ledger, run[: arguments.count], Path(folder))
-    if not arguments.file and not arguments.only:
-        judge_encoder(programs, ledger, None)
 
 
 if __name__ == "__main__":

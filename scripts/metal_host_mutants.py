@@ -1,0 +1,351 @@
+"""Mutants of the host's side of the Metal backend, for mutate-metal.py: the guards of the encoder, the rounding of its
+grids, and the dependency tracker.
+
+All are built at once, from a copy of the sources in which each place asks whether it is the mutant's turn
+(SMELT_MUTANT has its number), so that they take one build of the test programs, and the product has no such question in it.
+"""
+
+import re
+import subprocess
+from pathlib import Path
+
+SOURCES = Path("crates/metal/src")
+
+# Where guards are looked for, and which tests run for each file: test program, and a part of the tests' names.
+INVARIANTS = [("ops", "invariants::"), ("ops", "errors::")]
+
+
+def refusals(*parts):
+    """The tests of what is refused: first those of these parts, then the others."""
+    return [*(("ops", f"invariants::{part}") for part in parts), *INVARIANTS]
+
+
+TESTS = {
+    "tracker.rs": [("lib", "tracker::"), ("backend", ""), ("metal", "a_tiny_model")],
+    "recorder.rs": [("lib", "recorder::"), ("ops", "barriers::"), ("backend", ""), ("graphs", ""), ("metal", "a_tiny_model")],
+    "pass.rs": [*refusals("a_launch", "threadgroup_memory", "a_dispatch"), ("backend", ""), ("graphs", "")],
+    "backend.rs": [("backend", ""), ("chains", ""), ("graphs", ""), ("metal", "a_tiny_model")],
+    "pool.rs": [("backend", ""), ("ops", "errors::")],
+    "states.rs": [("backend", ""), ("ops", "errors::")],
+    "weights.rs": [("weights", ""), ("ops", "errors::")],
+    "tensor.rs": [("backend", ""), ("weights", ""), *INVARIANTS],
+    "device/checks.rs": [("lib", "device::checks"), ("device", "")],
+    "ops/mod.rs": refusals("results"),
+    "ops/attention.rs": [
+        *refusals("operands_of_attention", "indices_of_attention"),
+        ("ops", "edges::heads"), ("ops", "edges::windows"), ("ops", "attention::pages"), ("ops", "attention::soft_caps"),
+    ],
+    "ops/cache.rs": [
+        *refusals("operands_of_fused", "operands_of_gathers"),
+        ("ops", "edges::values"), ("ops", "cache::"), ("ops", "fused::"),
+    ],
+    "ops/elementwise.rs": [*refusals("operands_of_elementwise"), ("ops", "elementwise::")],
+    "ops/fused.rs": [*refusals("operands_of_fused"), ("ops", "fused::"), ("metal", "a_tiny_model")],
+    "ops/inputs.rs": refusals("indices_of_attention"),
+    "ops/matmul.rs": [*refusals("operands_of_products"), ("ops", "edges::pro"), ("ops", "matmul::"), ("ops", "fused::")],
+    "ops/norm.rs": [*refusals("operands_of_norms"), ("chains", ""), ("ops", "norm::")],
+    "ops/rope.rs": [*refusals("operands_of_norms"), ("ops", "edges::heads_of_an_odd"), ("ops", "rope::")],
+    "ops/rows.rs": [
+        *refusals("operands_of_gathers", "rows_that"),
+        ("ops", "edges::rows"), ("ops", "rows::"), ("ops", "cache::rows"),
+    ],
+    "ops/shape.rs": [*refusals("operands_of_windows", "operands_of_elementwise"), ("ops", "shape::")],
+    "ops/softmax.rs": [*refusals("operands_of_elementwise"), ("ops", "norm::softmaxes")],
+}
+
+# What no rule finds: file, what stands there once, with the changed part in [[ ]], and what stands in its place; None for a
+# statement that is left out.
+CONFLICT = "other.access == Access::Write || touch.access == Access::Write"
+OVERLAP = "other.bytes.start < touch.bytes.end && touch.bytes.start < other.bytes.end"
+BESIDE = "(self.matrix, self.stride) == (other.matrix, other.stride) && apart"
+APART = "self.bytes.end <= other.bytes.start || other.bytes.end <= self.bytes.start"
+CHOSEN = [
+    # The classes of dependencies: reads after writes, writes after reads, writes after writes; and reads after reads.
+    ("tracker.rs", f"[[{CONFLICT}]]", "touch.access == Access::Write"),
+    ("tracker.rs", f"[[{CONFLICT}]]", "other.access == Access::Write"),
+    ("tracker.rs", f"[[{CONFLICT}]]", "other.access != touch.access"),
+    ("tracker.rs", f"[[{CONFLICT}]]", "true"),
+    # Ranges that overlap in part.
+    ("tracker.rs", f"[[{OVERLAP}]]", "other.bytes.start == touch.bytes.start"),
+    ("tracker.rs", f"[[{OVERLAP}]]", "touch.bytes.start < other.bytes.end"),
+    ("tracker.rs", f"[[{OVERLAP}]]", "other.bytes.start < touch.bytes.end"),
+    # Columns beside each other.
+    ("tracker.rs", "[[writes && overlaps && !beside]]", "writes && overlaps"),
+    ("tracker.rs", f"[[{BESIDE}]]", "apart"),
+    ("tracker.rs", f"[[{BESIDE}]]", "self.matrix == other.matrix && apart"),
+    ("tracker.rs", f"[[{BESIDE}]]", "self.stride == other.stride && apart"),
+    ("tracker.rs", f"[[{APART}]]", "true"),
+    ("tracker.rs", f"[[{APART}]]", "self.bytes.end <= other.bytes.start"),
+    ("tracker.rs", f"[[{APART}]]", "other.bytes.end <= self.bytes.start"),
+    # Which entry stands for another, and what a barrier makes of all.
+    ("tracker.rs", "[[other.access == touch.access]]", "true"),
+    ("tracker.rs", "[[(other.columns.is_none() || other.columns == touch.columns)]]", "true"),
+    ("tracker.rs", "[[(other.columns.is_none() || other.columns == touch.columns)]]", "other.columns == touch.columns"),
+    ("tracker.rs", "[[other.bytes.start <= touch.bytes.start]]", "true"),
+    ("tracker.rs", "[[touch.bytes.end <= other.bytes.end]]", "true"),
+    ("tracker.rs", "if barrier {\n            [[self.touched.clear();]]", None),
+    ("tracker.rs", "pub fn reset(&mut self) {\n        [[self.touched.clear();]]", None),
+    ("tracker.rs", "[[!touch.bytes.is_empty()]]\n", "true"),
+    # What the recorder tells the tracker and the device.
+    ("recorder.rs", "if [[!slice.memory.is_constant()]]", "true"),
+    ("recorder.rs", "if [[!slice.memory.is_constant()]]", "false"),
+    ("recorder.rs", "access: [[bound.access]],", "Access::Read"),
+    ("recorder.rs", "columns: [[bound.columns.clone()]],", "None"),
+    ("recorder.rs", "bytes: [[slice.offset]]..", "0"),
+    ("recorder.rs", "bytes: slice.offset..slice.offset + [[slice.length]],", "1"),
+    ("recorder.rs", "[[self.tracker.reset();]]\n        self.commands.push(Command::Copy(from, to));", None),
+    ("recorder.rs", "self.bytes.clear();\n        [[self.tracker.reset();]]", None),
+    ("recorder.rs", "if [[dispatch.barrier && !first]]", "dispatch.barrier"),
+    ("recorder.rs", "if [[dispatch.barrier && !first]]", "!first"),
+    ("recorder.rs", "if [[dispatch.barrier && !first]]", "false"),
+    ("recorder.rs", "[[dispatch.buffers.iter().any(|bound| bound.slice.memory.id() == memory)]]", "false"),
+    ("recorder.rs", "[[from.memory.id() == memory]] ||", "false"),
+    ("recorder.rs", "|| [[to.memory.id() == memory]]", "false"),
+    ("recorder.rs", "[[encoder.set_threadgroup_memory(*slot, 0)?;]]", None),
+    ("pass.rs", "if [[size.to_array().contains(&0)]]", "false"),
+    ("pass.rs", "[[pipeline.max_threads_per_threadgroup()]]", "usize::MAX"),
+    ("pass.rs", "[[length.next_multiple_of(alignment)]]", "length"),
+    # Ends of memory.
+    ("pool.rs", "[[end <= *bytes]]", "true"),
+    ("pool.rs", "[[memory.buffer().length() == class]]", "true"),
+    ("weights.rs", "[[offset.is_multiple_of(OFFSET_ALIGNMENT)]]", "true"),
+    ("tensor.rs", "[[(end <= self.buffer.length())]]", "true"),
+    ("tensor.rs", "[[(end <= self.length)]]", "true"),
+    ("tensor.rs", "[[(end <= stride)]]", "true"),
+    # Which kernel, and how large its grid is.
+    ("ops/attention.rs", "[[tokens / tile_queries(op.head_dim) + sequences]]", "tokens.div_ceil(tile_queries(op.head_dim))"),
+    ("ops/attention.rs", "if [[page_len.is_power_of_two()]]", "true"),
+    ("ops/attention.rs", "[[dim == op.head_dim]] && dim == op.value_dim", "true"),
+    ("ops/attention.rs", "dim == op.head_dim && [[dim == op.value_dim]]", "true"),
+    ("ops/attention.rs", "[[(1..=CLASSIC_MOST_DIM).contains(&op.head_dim)]]", "true"),
+    ("ops/attention.rs", "[[(1..=CLASSIC_MOST_DIM).contains(&op.value_dim)]]", "true"),
+    ("ops/matmul.rs", "!tiled && [[a.format == b.format]]", "true"),
+    ("ops/matmul.rs", "[[!tiled]] && a.format == b.format", "true"),
+    ("ops/matmul.rs", "[[tokens <= most]]", "tokens < most"),
+    ("ops/matmul.rs", "[[tiles.max(GEMM_ROWS * GEMM_TOKENS * 4)]]", "tiles"),
+    # A result over an input.
+    ("ops/mod.rs", "&& [[input.offset < output.offset + output.bytes()]]", "true"),
+    ("ops/mod.rs", "&& [[output.offset < input.offset + input.bytes()]]", "true"),
+    ("ops/mod.rs", "[[input.offset == output.offset]] && input.bytes()", "true"),
+    ("ops/mod.rs", "&& [[input.bytes() == output.bytes()]]", "true"),
+]
+
+# Guards that no test can show to be needed, by file: the function, what stands there (its beginning), the replacement, and why it
+# stays.
+BUILDER = "the graph's builder refuses it first"
+INSIDE = "nothing in this crate asks for it; an operation to come might"
+SLOWER = "without it there are barriers more: slower, not wrong"
+UNSEEN = {
+    "tracker.rs": [
+        ("dispatch", "(other.columns.is_none()", "other.columns == touch.columns", "more ranges are kept, none is lost"),
+    ],
+    "recorder.rs": [
+        ("add", "!slice.memory.is_constant()", "true", "what no kernel writes conflicts with nothing; it only takes longer to find out"),
+        ("copy", "self.tracker.reset();", "", SLOWER),
+        ("submit", "dispatch.barrier && !first", "dispatch.barrier", SLOWER),
+        ("submit", "dispatch.barrier && !first", "!first", SLOWER),
+        ("uses", "from.memory.id() == memory", "false", "what is copied for a trace is the result of a dispatch of the same recording"),
+        ("uses", "to.memory.id() == memory", "false", "the host has no handle on the memory of a copy for a trace"),
+    ],
+    "pass.rs": [
+        ("check", "checks::buffer_range(", "", "what begins at the end of its memory has no bytes, and launches nothing"),
+        ("check", "pipeline.max_threads_per_threadgroup()", "usize::MAX", "on the simulated device kernels have no limit of their own"),
+    ],
+    "tensor.rs": [
+        ("columns", "(end <= stride)", "true", "products compare the columns of the result with the weights' rows first"),
+    ],
+    "ops/attention.rs": [
+        ("check", "require(heads,", "", BUILDER),
+        ("check", "require(op.window", "", BUILDER),
+        ("check", 'equal("columns of the keys"', "", BUILDER),
+        ("check", 'equal("columns of the values"', "", BUILDER),
+    ],
+    "ops/cache.rs": [
+        ("of", 'equal("rows of the values", values.shape.rows, keys.shape.rows)', "", "a state has one number of rows"),
+        ("qkv_finish", "require( head_dim.is_multiple_of(blocks)", "", "fused::head_dim has looked for such a width"),
+        ("qkv_finish", 'equal("elements of the bias"', "", BUILDER),
+        ("qkv_finish", 'equal("head dim of the rotation"', "", "the head dim comes from the rotation, where there is one"),
+    ],
+    "ops/matmul.rs": [
+        ("check", "require(product.weights.len() <= 3", "", INSIDE),
+        ("check", 'equal("bytes of the weight"', "", "weights are registered with as many bytes"),
+        ("check", "require( product.biases.is_empty()", "", INSIDE),
+        ("check", 'equal("elements of the bias"', "", BUILDER),
+        ("check", 'equal("weights of a gate"', "", INSIDE),
+        ("check", "require( product.weights[1].format == first.format", "", INSIDE),
+        ("check", 'equal("rows of the up projection"', "", BUILDER),
+        ("matvec", "tokens <= most", "tokens < most", "the variant for more tokens computes the same, slower"),
+        ("gemm_threadgroup_bytes", "tiles.max(", "tiles", "with these sizes the tiles take as much as the results"),
+    ],
+    "ops/norm.rs": [
+        ("normalise", "cols.div_ceil(PER_THREAD)", "cols / PER_THREAD", "fewer threads compute the same in more steps"),
+        ("normalise", ".next_multiple_of(32)", "", "a SIMD-group that is not full adds up what it has"),
+    ],
+    "ops/softmax.rs": [
+        ("softmax", "x.shape.cols.next_multiple_of(32)", "x.shape.cols", "a SIMD-group that is not full adds up what it has"),
+    ],
+    "ops/rows.rs": [
+        ("gather", 'equal("bytes of the table"', "", "weights, operands and states have the bytes of their shape"),
+    ],
+    "ops/shape.rs": [
+        ("reshape", 'equal("elements of the result", y.shape.elements(), x.shape.elements())', "", "of a reshape: the builder gives it as many"),
+    ],
+}
+
+
+def unseen(mutant):
+    """Why no test can show that this guard is needed, where that is so."""
+    functions = re.findall(r"\bfn (\w+)", mutant.code[: mutant.start])
+    for function, beginning, replacement, reason in UNSEEN.get(mutant.file, ()):
+        if functions[-1:] == [function] and mutant.what.startswith(beginning) and mutant.replacement == replacement:
+            return reason
+    return None
+
+
+GUARD = re.compile(r"(?m)^ *((?:require|equal|(?:limits\.|self\.|checks::)?(?:check_\w+|buffer_range|healthy|idle|check))\()")
+INDEX = re.compile(r"(?<![\w.])(index\()\"")
+ROUNDING = re.compile(r"\.(div_ceil|next_multiple_of)\(")
+# Sizes in bytes, and what is only a hint.
+NOT_ROUNDING = re.compile(r"alignment|fn ")
+
+HELPERS = """
+/// Whether it is this mutant's turn.
+#[doc(hidden)]
+pub fn mutant(number: u32) -> bool {
+    std::env::var("SMELT_MUTANT").is_ok_and(|wanted| wanted == number.to_string())
+}
+
+/// Rounding that a mutant leaves out.
+pub(crate) trait Mutated {
+    fn mutated_div_ceil(self, number: u32, by: usize) -> usize;
+    fn mutated_next_multiple_of(self, number: u32, by: usize) -> usize;
+}
+
+impl Mutated for usize {
+    fn mutated_div_ceil(self, number: u32, by: usize) -> usize {
+        if mutant(number) { self / by } else { self.div_ceil(by) }
+    }
+    fn mutated_next_multiple_of(self, number: u32, by: usize) -> usize {
+        if mutant(number) { self } else { self.next_multiple_of(by) }
+    }
+}
+"""
+
+
+class HostMutant:
+    """A change of a source file: texts to insert at offsets, which ask for the mutant's number where `{n}` stands."""
+
+    kind = "host"
+
+    def __init__(self, file, text, code, start, what, replacement, inserts):
+        self.file, self.code, self.start, self.replacement, self.inserts = file, code, start, replacement, inserts
+        self.line = text.count("\n", 0, start) + 1
+        self.what = " ".join(what.split())
+        self.unseen = unseen(self)
+
+    def __str__(self):
+        return f"{self.file}:{self.line} host: {self.what} -> {self.replacement or 'nothing'}"
+
+
+def blank_rust(text):
+    """The text with comments and strings blanked out and without its tests, so that offsets stay."""
+    spaces = lambda found: re.sub(r"[^\n]", " ", found.group())
+    quoted = lambda found: '"' + spaces(found)[1:-1] + '"' if found.group().startswith('"') else spaces(found)
+    text = re.sub(r'"(?:\\.|[^"\\])*"|//[^\n]*', quoted, text, flags=re.S)
+    tests = text.find("#[cfg(test)]")
+    return text if tests < 0 else text[:tests] + re.sub(r"[^\n]", " ", text[tests:])
+
+
+def host_mutants(root, closing, split):
+    """All mutants of the host's side; `closing` and `split` find parentheses and parts of an expression."""
+    found = []
+    for file in TESTS:
+        text = (root / SOURCES / file).read_text()
+        code = blank_rust(text)
+
+        def add(start, end, replacement, inserts):
+            found.append(HostMutant(file, text, code, start, text[start:end], replacement, inserts))
+
+        for match in GUARD.finditer(code):
+            start, end = match.start(1), closing(code, match.end(1) - 1) + 1
+            if code.startswith("?;", end):
+                add(start, end, "", [(start, "if !crate::mutant({n}) { "), (end + 2, " }")])
+        for match in INDEX.finditer(code):
+            start, end = match.start(1), closing(code, match.end(1) - 1) + 1
+            parts = split(code[match.end(1) : end - 1], [","])
+            if len(parts) == 4:
+                value = text[match.end(1) + parts[2][0] : match.end(1) + parts[2][1]].strip()
+                unchecked = f"(if crate::mutant({{n}}) {{ Ok({value} as usize) }} else {{ "
+                add(start, end, f"{value} as usize", [(start, unchecked), (end, " })")])
+        # Conditions under which an error is returned.
+        for match in re.finditer(r"\bif ([^{};]*) \{", code):
+            end = closing(code, match.end() - 1)
+            body = code[match.end() : end]
+            if "return Err(" not in body or body.count("\n") > 8:
+                continue
+            condition = code[match.start(1) : match.end(1)]
+            if "let " in condition:
+                inserts = [(match.end(1), " && !crate::mutant({n})")]
+            else:
+                inserts = [(match.start(1), "("), (match.end(1), ") && !crate::mutant({n})")]
+            add(match.start(1), match.end(1), "false", inserts)
+        for match in ROUNDING.finditer(code) if file.startswith("ops/") else ():
+            end = closing(code, match.end() - 1) + 1
+            line = code.rfind("\n", 0, match.start()) + 1
+            if NOT_ROUNDING.search(code[line:end]):
+                continue
+            by = text[match.end() : end - 1]
+            start = match.start()
+            while re.match(r"[\w.]", code[start - 1]):
+                start -= 1
+            replacement = f"{text[start:match.start()]} / {by}" if match.group(1) == "div_ceil" else text[start : match.start()]
+            add(start, end, replacement, [(match.start() + 1, "mutated_"), (match.end(), "{n}, ")])
+        for _, place, replacement in (chosen for chosen in CHOSEN if chosen[0] == file):
+            before, what, after = re.split(r"\[\[|\]\]", place)
+            if text.count(before + what + after) != 1:
+                raise SystemExit(f"{file}: expected once, found {text.count(before + what + after)} times: {place}")
+            start = text.index(before + what + after) + len(before)
+            if replacement is None:
+                inserts = [(start, "if !crate::mutant({n}) { "), (start + len(what), " }")]
+            else:
+                inserts = [(start, f"(if crate::mutant({{n}}) {{ {replacement} }} else {{ "), (start + len(what), " })")]
+            add(start, start + len(what), replacement or "", inserts)
+    return found
+
+
+def mutated_tree(root, folder, mutants):
+    """Copies the repository and puts the questions in. Files that do not change keep their times, so that cargo knows."""
+    listing = ["git", "ls-files", "--cached", "--others", "--exclude-standard"]
+    names = subprocess.run(listing, cwd=root, stdout=subprocess.PIPE, check=True, text=True).stdout.splitlines()
+    for name in names:
+        source, target = root / name, folder / name
+        if source.is_symlink() or not source.is_file():
+            continue
+        content = source.read_bytes()
+        inside = name.removeprefix(f"{SOURCES}/") if name.startswith(f"{SOURCES}/") else None
+        if inside in TESTS:
+            content = questions(content.decode(), [(n, m) for n, m in enumerate(mutants, 1) if m.file == inside]).encode()
+        elif inside == "lib.rs":
+            content = behind_comments(content.decode(), "#![allow(unused_parens)]\n") + HELPERS
+            content = content.encode()
+        if not target.is_file() or target.read_bytes() != content:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_bytes(content)
+
+
+def questions(text, numbered):
+    """The text with every mutant's inserts. What begins at one place lies in one another, the first outside."""
+    inserts = []
+    for number, mutant in numbered:
+        for order, (offset, insert) in enumerate(mutant.inserts):
+            closes = order > 0
+            inserts.append((offset, not closes, -number if closes else number, insert.replace("{n}", str(number))))
+    for offset, _, _, insert in sorted(inserts, reverse=True):
+        text = text[:offset] + insert + text[offset:]
+    return behind_comments(text, "#[allow(unused_imports)]\nuse crate::Mutated as _;\n")
+
+
+def behind_comments(text, insert):
+    """The text with more after the comments of the file."""
+    start = re.search(r"(?m)^(?!//|$)", text).start()
+    return text[:start] + insert + text[start:]

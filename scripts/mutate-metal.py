@@ -44,7 +44,7 @@ EXPERTS = [("ops", "experts_on_metal::"), ("ops", "experts::")]
 TESTS = {
     "norm.metal": [("kernels", "norm"), ("ops", "norm::")],
     "softmax.metal": [("ops", "norm::softmaxes")],
-    "topk.metal": [("ops", "topk::"), ("experts", "a_layer")],
+    "topk.metal": [("ops", "topk::"), ("ops", "experts_on_metal::columns"), ("experts", "a_layer")],
     "experts.metal": EXPERTS,
     "experts_gemm.metal": EXPERTS,
     "rope.metal": [("ops", "rope::")],

@@ -3,6 +3,7 @@
 
 use crate::experts::Scene;
 use crate::harness::*;
+use graph::{Op, Shape};
 use metal::Switches;
 use quant::Format;
 
@@ -87,5 +88,24 @@ fn hundreds_of_experts() {
     for experts in [512, 513] {
         let scene = Scene::new(Format::Q4_0, [experts, 115, 9], [3, 32]);
         judge(&mut tested, &format!("{experts} experts"), &scene, TILED);
+    }
+}
+
+/// Columns that no [`TopK`](graph::ops::TopK) gives: no number there, and nothing is read.
+#[test]
+fn columns_outside_of_a_row() {
+    let mut backend = metal(Switches::default());
+    let x = Random::new(3).floats(3 * 40);
+    let columns = [39, 40, -1, 0, i32::MAX, i32::MIN, 5, 1000, 0];
+    let mut case = Case::new(&mut backend, &params(1));
+    let inputs = [case.floats(Shape::new(3, 40), &x), case.indices(Shape::new(3, 3), &columns)];
+    let found = case.run(Op::GatherCols, &inputs);
+    for (i, (&column, found)) in columns.iter().zip(found).enumerate() {
+        let expected =
+            usize::try_from(column).ok().filter(|&column| column < 40).map(|column| x[i / 3 * 40 + column]);
+        assert!(
+            expected == Some(found) || expected.is_none() && found.is_nan(),
+            "{i}: {found}, {expected:?}"
+        );
     }
 }

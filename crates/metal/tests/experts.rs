@@ -2,14 +2,15 @@
 
 mod common;
 
-use common::{NAME, info, params, start, start_with};
+use common::{NAME, info, params, start_with};
 use cpu::{Activations, CpuBackend, CpuOptions};
 use graph::ops::{Activation, ClampedSwiGlu, ExpertMatMul, GetRows, MatMul, Softmax, TopK};
 use graph::{
     Backend, Batch, GraphBuilder, GraphParams, InputKind, NodeCall, NodeId, Op, Operand, Participation,
     Scheduler, WeightData, WeightInfo,
 };
-use metal::Switches;
+use metal::{MetalBackend, Switches};
+use metal_sim::device::SimDevice;
 use quant::Format;
 
 const DIM: usize = 64;
@@ -25,6 +26,12 @@ struct Layer {
     clamped: bool,
     biased: bool,
     tokens: usize,
+}
+
+/// The backend, with changed kernels where the environment has some (see docs/metal.md).
+fn metal(switches: Switches) -> MetalBackend<SimDevice> {
+    let sources = Switches::from_environment().unwrap().sources;
+    start_with(Switches { sources, ..switches })
 }
 
 /// Numbers that repeat after 89.
@@ -128,7 +135,7 @@ fn a_layer_is_five_dispatches_and_the_rows_before_it() {
             let layer = Layer { softmax_of_all, clamped, biased: clamped, tokens: 3 };
             let (expected, _) = forward(None, layer);
             // Router, choice, gate and up, down, sum; and the rows.
-            let (found, dispatches) = forward(Some(Box::new(start())), layer);
+            let (found, dispatches) = forward(Some(Box::new(metal(Switches::default()))), layer);
             check(&found, &expected);
             assert_eq!(dispatches, 6);
         }
@@ -139,12 +146,12 @@ fn a_layer_is_five_dispatches_and_the_rows_before_it() {
 fn many_tokens_are_grouped_once_for_both_products() {
     let layer = Layer { softmax_of_all: false, clamped: true, biased: true, tokens: 50 };
     let (expected, _) = forward(None, layer);
-    let (found, dispatches) = forward(Some(Box::new(start())), layer);
+    let (found, dispatches) = forward(Some(Box::new(metal(Switches::default()))), layer);
     check(&found, &expected);
     // Rows, router, choice; groups, gate, up, gated; groups, down; sum.
     assert_eq!(dispatches, 10);
     let without = Switches { gemm: false, ..Switches::default() };
-    let (found, dispatches) = forward(Some(Box::new(start_with(without))), layer);
+    let (found, dispatches) = forward(Some(Box::new(metal(without))), layer);
     check(&found, &expected);
     assert_eq!(dispatches, 6);
 }
@@ -155,7 +162,7 @@ fn a_result_where_an_input_of_the_chain_was_is_computed_step_by_step() {
     let layer = Layer { softmax_of_all: false, clamped: false, biased: false, tokens: 4 };
     let mut results = Vec::new();
     for overlap in [false, true] {
-        let mut backend = start();
+        let mut backend = metal(Switches::default());
         register(|name, data| backend.register_weight(name, data).unwrap());
         let mut b = GraphBuilder::new(&params(layer.tokens), vec![]);
         let result = build(&mut b, layer);

@@ -41,7 +41,8 @@ pub use schema::check_schema;
 
 use llguidance::api::{GrammarWithLexer, TopLevelGrammar};
 use llguidance::{Matcher, ParserFactory};
-use serde_json::{Value, json};
+use schema::check_schemas;
+use serde_json::{Deserializer, Value, json};
 use std::fmt;
 use std::sync::Arc;
 use tokenizer::Tokenizer;
@@ -63,8 +64,8 @@ const MAX_SCHEMA: usize = 128 << 10;
 const MAX_GRAMMAR: usize = 16 << 10;
 
 /// Stack for compiling: it goes as deep as rules and schemas refer to each other, several kilobytes for each, and an
-/// overflow would end the process. Taken from the system as it is used.
-const STACK: usize = 128 << 20;
+/// overflow would end the process. Address space, of which the system gives memory only to what is used.
+const STACK: usize = 512 << 20;
 
 /// A grammar cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -85,6 +86,8 @@ pub enum Error {
         /// Where the schema that has it is, as a JSON pointer; `/` for the whole.
         place: String,
     },
+    /// The system gave no thread to compile on. It may later.
+    NoThread(String),
     /// The source is no grammar, or a schema with something else that cannot be enforced.
     Invalid(String),
     /// The grammar allows nothing, or not what was chosen.
@@ -101,6 +104,7 @@ impl fmt::Display for Error {
             Error::Keyword { keyword, place } => {
                 write!(f, "the schema's keyword '{keyword}' at {place} is not supported")
             }
+            Error::NoThread(message) => write!(f, "no thread to compile the grammar on: {message}"),
             Error::Invalid(message) => write!(f, "the grammar cannot be used: {message}"),
             Error::Stuck(message) => write!(f, "the grammar allows no token: {message}"),
         }
@@ -164,7 +168,7 @@ impl Grammars {
     /// What a JSON schema describes.
     ///
     /// # Errors
-    /// [`Error::TooLong`], [`Error::Keyword`] and [`Error::Invalid`].
+    /// [`Error::TooLong`], [`Error::Keyword`], [`Error::NoThread`] and [`Error::Invalid`].
     pub fn json_schema(&self, schema: &Value) -> Result<Grammar, Error> {
         check_schema(schema)?;
         let schema = without_free_blanks(schema);
@@ -187,18 +191,20 @@ impl Grammars {
     /// What a regular expression describes, from its beginning to its end.
     ///
     /// # Errors
-    /// [`Error::TooLong`] and [`Error::Invalid`].
+    /// [`Error::TooLong`], [`Error::NoThread`] and [`Error::Invalid`].
     pub fn regex(&self, regex: &str) -> Result<Grammar, Error> {
         check_length(regex, MAX_GRAMMAR)?;
         self.compile(TopLevelGrammar::from_regex(regex))
     }
 
-    /// What a grammar in llguidance's variant of Lark describes.
+    /// What a grammar in llguidance's variant of Lark describes. What is said of JSON schemas elsewhere holds for those
+    /// in it, and its `%json` objects may together take what one schema may.
     ///
     /// # Errors
-    /// [`Error::TooLong`] and [`Error::Invalid`].
+    /// [`Error::TooLong`], [`Error::Keyword`], [`Error::NoThread`] and [`Error::Invalid`].
     pub fn lark(&self, grammar: &str) -> Result<Grammar, Error> {
         check_length(grammar, MAX_GRAMMAR)?;
+        check_schemas(&schemas_in(grammar)?)?;
         self.compile_lark(grammar.into())
     }
 
@@ -221,7 +227,7 @@ impl Grammars {
         std::thread::scope(|scope| {
             let thread = std::thread::Builder::new().name("grammar".into()).stack_size(STACK);
             let thread =
-                thread.spawn_scoped(scope, work).map_err(|error| invalid(format!("no thread: {error}")))?;
+                thread.spawn_scoped(scope, work).map_err(|error| Error::NoThread(error.to_string()))?;
             thread.join().unwrap_or_else(|_| Err(Error::Invalid(TOO_COMPLEX.into())))
         })
     }
@@ -238,6 +244,26 @@ fn without_free_blanks(schema: &Value) -> Value {
         // `true` and `false` are schemas too.
         other => json!({"allOf": [other], "x-guidance": options}),
     }
+}
+
+/// The schemas behind each `%json` of a grammar, those in its comments and texts too: what is one of these, only the
+/// grammar's parser could tell for certain.
+fn schemas_in(grammar: &str) -> Result<Vec<Value>, Error> {
+    let schemas = grammar.match_indices("%json").map(|(at, keyword)| {
+        let line = 1 + grammar[..at].matches('\n').count();
+        let mut values = Deserializer::from_str(&grammar[at + keyword.len()..]).into_iter();
+        match values.next() {
+            Some(Ok(schema)) => Ok(schema),
+            found => {
+                let found =
+                    found.and_then(Result::err).map_or_else(|| "nothing".into(), |error| error.to_string());
+                Err(Error::Invalid(format!(
+                    "expected a JSON schema after the '%json' of line {line}, found: {found}"
+                )))
+            }
+        }
+    });
+    schemas.collect()
 }
 
 fn check_length(source: &str, most: usize) -> Result<(), Error> {

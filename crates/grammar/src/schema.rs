@@ -1,7 +1,7 @@
 //! Which JSON schemas can be followed, told by keyword and place before anything is made of them.
 
 use crate::Error;
-use serde_json::Value;
+use serde_json::{Number, Value};
 
 /// Keywords that are enforced.
 const ENFORCED: [&str; 27] = [
@@ -65,11 +65,25 @@ const MAX_PATTERNS: usize = 4 << 10;
 /// Largest number that all of `multipleOf` divide: there are as many remainders to be told apart.
 const MAX_MULTIPLE: u64 = 10_000;
 
+/// Most decimal places of a `multipleOf`: the parser's power of ten has 32 bits.
+const MAX_PLACES: u32 = 9;
+
+/// Largest number that all of `multipleOf` divide, with as many zeros as one of them has decimal places, where they are
+/// not all the same: the parser multiplies two such in 32 bits, and does not see if the product has more.
+const MAX_SCALED_MULTIPLE: u64 = u16::MAX as u64;
+
 /// What following a schema takes.
 struct Cost {
     properties: usize,
     patterns: usize,
+    /// What all of `multipleOf` divide, without their points.
     multiple: u64,
+    /// Most decimal places of a `multipleOf`.
+    places: u32,
+    /// The first `multipleOf`.
+    first: Option<f64>,
+    /// Whether another one is different.
+    mixed: bool,
 }
 
 /// Refuses a schema with a keyword that would not be enforced, or that would take too much to enforce.
@@ -77,8 +91,13 @@ struct Cost {
 /// # Errors
 /// [`Error::Keyword`], and [`Error::Invalid`] for what is no schema, is nested too deeply, or is too large.
 pub fn check_schema(schema: &Value) -> Result<(), Error> {
-    let mut cost = Cost { properties: 0, patterns: 0, multiple: 1 };
-    cost.check(schema, "", 0)?;
+    check_schemas(std::slice::from_ref(schema))
+}
+
+/// The same for several that are followed together.
+pub(crate) fn check_schemas(schemas: &[Value]) -> Result<(), Error> {
+    let mut cost = Cost { properties: 0, patterns: 0, multiple: 1, places: 0, first: None, mixed: false };
+    schemas.iter().try_for_each(|schema| cost.check(schema, "", 0))?;
     let limits =
         [("properties", cost.properties, MAX_PROPERTIES), ("bytes of patterns", cost.patterns, MAX_PATTERNS)];
     match limits.iter().find(|(_, found, most)| found > most) {
@@ -123,6 +142,14 @@ impl Cost {
                 ("items" | "additionalItems" | "additionalProperties", schema) => {
                     self.check(schema, &place, depth + 1)?;
                 }
+                // A '$ref' could lead into what has not been looked at.
+                (
+                    "properties" | "patternProperties" | "$defs" | "definitions" | "anyOf" | "oneOf" | "allOf"
+                    | "prefixItems",
+                    _,
+                ) => {
+                    return Err(Error::Invalid(format!("expected schemas (a list or an object of them) at {place}")));
+                }
                 _ => {}
             }
         }
@@ -139,30 +166,85 @@ impl Cost {
             }
             ("required" | "prefixItems" | "items", Value::Array(items)) => self.properties += items.len(),
             ("pattern", Value::String(pattern)) => self.patterns += pattern.len(),
-            ("multipleOf", Value::Number(number)) => {
-                let digits = number.as_f64().and_then(digits).filter(|&digits| digits <= MAX_MULTIPLE);
-                // No overflow: both are at most MAX_MULTIPLE.
-                let multiple =
-                    digits.map(|digits| self.multiple / common_divisor(self.multiple, digits) * digits);
-                let multiple = multiple.filter(|&multiple| multiple <= MAX_MULTIPLE);
-                self.multiple = multiple.ok_or_else(|| {
-                    Error::Invalid(format!(
-                        "'multipleOf' {number} at {place} takes too much: expected numbers that all divide one up \
-                         to {MAX_MULTIPLE}"
-                    ))
-                })?;
+            ("multipleOf", Value::Number(number)) => self.add_multiple(number, place)?,
+            ("$ref", Value::String(to)) if !leads_to_schema(to) => {
+                return Err(Error::Invalid(format!(
+                    "'$ref' to '{to}' at {place} is not supported: expected '#' or the path of a schema such as \
+                     '#/$defs/name'"
+                )));
             }
             _ => {}
         }
         Ok(())
     }
+
+    /// What a `multipleOf` adds.
+    fn add_multiple(&mut self, number: &Number, place: &str) -> Result<(), Error> {
+        let refused = || {
+            Error::Invalid(format!(
+                "'multipleOf' {number} at {place} takes too much: expected numbers that all divide one up to \
+                 {MAX_MULTIPLE}, and, where they differ, one up to {MAX_SCALED_MULTIPLE} with a zero for each decimal \
+                 place"
+            ))
+        };
+        let value = number.as_f64().ok_or_else(refused)?;
+        let (digits, places) = decimal(value).ok_or_else(refused)?;
+        // No overflow: both are at most MAX_MULTIPLE.
+        self.multiple = self.multiple / common_divisor(self.multiple, digits) * digits;
+        self.places = self.places.max(places);
+        self.mixed |= *self.first.get_or_insert(value) != value;
+        // Nor here: there are at most MAX_PLACES.
+        let scaled = self.multiple * 10u64.pow(self.places);
+        let is_small = self.multiple <= MAX_MULTIPLE && (!self.mixed || scaled <= MAX_SCALED_MULTIPLE);
+        if is_small { Ok(()) } else { Err(refused()) }
+    }
 }
 
-/// The digits of a decimal number without its point; none if there are too many, or it is not above 0.
-fn digits(number: f64) -> Option<u64> {
-    let mut scaled = (0..=9).map(|places| number * 10f64.powi(places));
-    let whole = scaled.find(|scaled| (scaled - scaled.round()).abs() < 1e-6)?;
-    (0.5..1e15).contains(&whole).then(|| whole.round() as u64)
+/// The digits of a decimal number without its point, and how many are behind it; none if the digits make more than
+/// [`MAX_MULTIPLE`], more than [`MAX_PLACES`] are behind it, or the number is not above 0. Step by step as the parser
+/// does it: where the steps' rounding errors leave digits at the end, they are there for the parser too.
+fn decimal(number: f64) -> Option<(u64, u32)> {
+    let (mut value, mut places) = (number, 0);
+    while value.fract() != 0.0 && places < MAX_PLACES {
+        value *= 10.0;
+        places += 1;
+    }
+    let is_usable = value.fract() == 0.0 && (1.0..=MAX_MULTIPLE as f64).contains(&value);
+    is_usable.then_some((value as u64, places))
+}
+
+/// Whether a reference leads, if anywhere, to a schema that [`Cost::check`] looks at, by the only way to write its
+/// path. (Each way would be compiled on its own, and go deeper.)
+fn leads_to_schema(reference: &str) -> bool {
+    // The number of an item is read with leading zeros and a sign, too.
+    let is_index = |segment: &str| {
+        segment.bytes().all(|byte| byte.is_ascii_digit())
+            && (segment == "0" || !segment.is_empty() && !segment.starts_with('0'))
+    };
+    let path = match reference.strip_prefix('#') {
+        Some("") => return true,
+        Some(path) => path.strip_prefix('/'),
+        None => None,
+    };
+    let Some(path) = path else { return false };
+    let mut segments = path.split('/').peekable();
+    while let Some(keyword) = segments.next() {
+        let leads_on = match keyword {
+            "properties" | "patternProperties" | "$defs" | "definitions" => segments.next().is_some(),
+            "anyOf" | "oneOf" | "allOf" | "prefixItems" => segments.next().is_some_and(is_index),
+            "items" => {
+                // One schema for all, or one for each.
+                segments.next_if(|segment| is_index(segment));
+                true
+            }
+            "additionalItems" | "additionalProperties" => true,
+            _ => false,
+        };
+        if !leads_on {
+            return false;
+        }
+    }
+    true
 }
 
 fn common_divisor(a: u64, b: u64) -> u64 {
@@ -229,11 +311,57 @@ mod tests {
             let schemas: Vec<_> = numbers.iter().map(|number| json!({"multipleOf": number})).collect();
             check(json!({"anyOf": schemas}))
         };
-        assert_eq!(multiples(&[0.01, 5.0, 0.25, 100.0, 1e-6]), Ok(()));
+        assert_eq!(multiples(&[0.01, 5.0, 0.25, 100.0]), Ok(()));
+        assert_eq!(multiples(&[0.0001, 0.0001]), Ok(()));
         assert!(multiples(&[1_000_003.0]).unwrap_err().contains("'multipleOf' 1000003.0 at /anyOf/0"));
         assert!(multiples(&[97.0, 89.0, 83.0]).unwrap_err().contains("at /anyOf/2"));
-        for number in [0.0, -1.0, 1e-12, 1e300] {
+        // With these ends, the parser's numbers have eight digits.
+        for number in [0.0, -1.0, 1e-12, 1e300, 1.0000009, 7.0000009] {
             assert!(multiples(&[number]).is_err(), "{number}");
         }
+        // Their least common multiple has more than 32 bits where the parser computes it.
+        assert!(multiples(&[0.000003, 3331.0]).unwrap_err().contains("'multipleOf' 3331.0 at /anyOf/1"));
+    }
+
+    #[test]
+    fn references_lead_to_schemas_that_are_looked_at() {
+        let check = |schema: Value| check_schema(&schema).map_err(|error| error.to_string());
+        for to in [
+            "#",
+            "#/$defs/a",
+            "#/definitions/a/items",
+            "#/properties/anyOf/anyOf/10",
+            "#/items/0/additionalProperties/prefixItems/2",
+            "#/patternProperties/^x/oneOf/1/allOf/0/additionalItems",
+        ] {
+            assert_eq!(check(json!({"$ref": to})), Ok(()), "{to}");
+        }
+        for to in [
+            "",
+            "#/",
+            "#a",
+            "a#/$defs/a",
+            "http://a.example/b",
+            "#/examples/0",
+            "#/default",
+            "#/$defs",
+            "#/$defs/a/const",
+            // Other names of the first item.
+            "#/anyOf/00",
+            "#/anyOf/+0",
+            "#/items/00",
+            "#/anyOf/",
+        ] {
+            let error = check(json!({"items": {"$ref": to}})).unwrap_err();
+            assert!(error.contains(&format!("'$ref' to '{to}' at /items is not supported")), "{error}");
+        }
+        // Found by the paths '#/$defs/a/anyOf/0' and '#/$defs/0'.
+        let hidden = json!({"multipleOf": 1_000_003});
+        let error = check(json!({"$defs": {"a": {"anyOf": {"0": hidden}}}})).unwrap_err();
+        assert!(
+            error.contains("expected schemas (a list or an object of them) at /$defs/a/anyOf"),
+            "{error}"
+        );
+        assert!(check(json!({"$defs": [hidden]})).is_err());
     }
 }

@@ -149,8 +149,33 @@ fn errors_say_what_is_wrong() {
     assert!(error.contains("'oneOf' is not supported where"), "{error}");
     let error = grammars.json_schema(&json!({"type": "string", "pattern": "("})).unwrap_err().to_string();
     assert!(!error.contains("guidance") && !error.contains("%json"), "{error}");
+    let error = Error::NoThread("none left".into()).to_string();
+    assert!(error.contains("no thread") && error.contains("none left"), "{error}");
     let error = grammars.regex("ab").unwrap().accept(id('x')).unwrap_err();
     assert!(matches!(error, Error::Stuck(_)) && error.to_string().contains("allows no token"), "{error}");
+}
+
+#[test]
+fn schemas_within_a_grammar_have_the_limits_of_others() {
+    let grammars = Grammars::new(&tokenizer(true)).unwrap();
+    let lark = |schema: &str| grammars.lark(&format!("start: \"<\" inner \">\"\ninner: %json {schema}\n"));
+    assert!(accepts(lark("{\n\"enum\": [1, 2]\n}").unwrap(), "<2>"));
+    assert!(accepts(lark("true").unwrap(), "<7>"));
+    let error = lark("{\"items\": {\"not\": {}}}").unwrap_err();
+    assert_eq!(error, Error::Keyword { keyword: "not".into(), place: "/items".into() });
+    let error = lark("{\"type\": \"integer\", \"multipleOf\": 1000003}").unwrap_err().to_string();
+    assert!(error.contains("'multipleOf' 1000003 at / takes too much"), "{error}");
+    // Together they have more than one may.
+    let number = |number: u32| format!("{{\"type\": \"integer\", \"multipleOf\": {number}}}");
+    assert!(lark(&format!("{}\nother: %json {}", number(3331), number(9973))).is_err());
+    for (schema, found) in
+        [("{", "EOF"), ("start", "expected value"), ("", "nothing"), ("1", "expected a schema")]
+    {
+        let error = lark(schema).unwrap_err();
+        assert!(matches!(&error, Error::Invalid(message) if message.contains(found)), "{error}");
+    }
+    let error = lark("{").unwrap_err().to_string();
+    assert!(error.contains("after the '%json' of line 2"), "{error}");
 }
 
 /// Most of these overflowed a stack of two megabytes, which ends a process whatever it catches.

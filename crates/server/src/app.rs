@@ -154,11 +154,12 @@ async fn chat_completions(
     request: Request,
 ) -> Result {
     let (request, params, prompt) = prepare(&app, request, chat::read).await?;
-    let constraint = compile(&app, prompt.form).await?;
+    let request = engine::Request { name: id.0, ..request };
+    let tokens = request.prompt.len();
+    let requests = constrain(&app, prompt.form, vec![request]).await?;
     let model = app.accepting()?;
-    let request = engine::Request { name: id.0, constraint, ..request };
-    let reply = Reply::new(Kind::Chat(prompt.reading), model, &params, 1, request.prompt.len());
-    let run = Run::start(&app, &model.engine, vec![request], reply, "messages")?;
+    let reply = Reply::new(Kind::Chat(prompt.reading), model, &params, 1, tokens);
+    let run = Run::start(&app, &model.engine, requests, reply, "messages")?;
     if params.stream { Ok(run.stream()) } else { run.whole().await }
 }
 
@@ -168,13 +169,12 @@ async fn text_completions(
     request: Request,
 ) -> Result {
     let (params, asked) = prepare(&app, request, completions::read).await?;
-    let constraint = compile(&app, asked.form).await?;
-    let model = app.accepting()?;
     let (mut requests, echoes) = (asked.requests, asked.echoes);
     for request in &mut requests {
         request.name.clone_from(&id.0);
-        request.constraint = constraint.as_ref().map(|constraint| constraint.fork());
     }
+    let requests = constrain(&app, asked.form, requests).await?;
+    let model = app.accepting()?;
     let tokens = requests.iter().map(|request| request.prompt.len()).sum();
     let reply = Reply::new(Kind::Text(echoes), model, &params, requests.len(), tokens);
     let run = Run::start(&app, &model.engine, requests, reply, "prompt")?;
@@ -189,11 +189,12 @@ async fn create_response(
     let shared = Arc::clone(&app);
     let read = move |body, model: &Model| responses::read(body, model, &shared.responses);
     let (request, params, prompt, asked) = prepare(&app, request, read).await?;
-    let constraint = compile(&app, prompt.form).await.map_err(responses::renamed)?;
+    let request = engine::Request { name: id.0, ..request };
+    let tokens = request.prompt.len();
+    let requests = constrain(&app, prompt.form, vec![request]).await.map_err(responses::renamed)?;
     let model = app.accepting()?;
-    let request = engine::Request { name: id.0, constraint, ..request };
-    let reply = ResponseReply::new(&app, asked, prompt.reading, model, request.prompt.len());
-    let run = Run::start(&app, &model.engine, vec![request], reply, "input")?;
+    let reply = ResponseReply::new(&app, asked, prompt.reading, model, tokens);
+    let run = Run::start(&app, &model.engine, requests, reply, "input")?;
     if params.stream { Ok(run.stream()) } else { run.whole().await }
 }
 
@@ -242,18 +243,29 @@ async fn embeddings(
     Ok(json(StatusCode::OK, &body))
 }
 
-/// Compiles what an answer must be. That can take a second, so one at a time; answers without wait for none.
-async fn compile(
+/// Compiles what the answers to requests must be. That can take a second, so one at a time; answers without wait for
+/// none.
+async fn constrain(
     app: &Arc<App>,
     form: Option<Form>,
-) -> std::result::Result<Option<Box<dyn engine::Constraint>>, ApiError> {
-    let Some(form) = form else { return Ok(None) };
-    let turn = Arc::clone(&app.compiling).acquire_owned().await;
+    mut requests: Vec<engine::Request>,
+) -> std::result::Result<Vec<engine::Request>, ApiError> {
+    let Some(form) = form else { return Ok(requests) };
+    let turn = Arc::clone(&app.compiling).acquire_owned();
+    let turn = tokio::time::timeout(app.options.request_timeout, turn).await.map_err(|_| {
+        ApiError::unavailable("overloaded", "too many grammars are waiting to be compiled", 1)
+    })?;
     let shared = Arc::clone(app);
     blocking(move || {
         // As for `prepare`.
         let _turn = turn;
-        form.compile(shared.model()?).map(Some)
+        let constraint = form.compile(shared.model()?)?;
+        // Copies take a while too.
+        if let Some((last, others)) = requests.split_last_mut() {
+            others.iter_mut().for_each(|request| request.constraint = Some(constraint.fork()));
+            last.constraint = Some(constraint);
+        }
+        Ok(requests)
     })
     .await?
 }
@@ -411,4 +423,26 @@ pub async fn drained(app: &App, limit: Duration) {
     };
     // What is left then is cut off.
     let _ = tokio::time::timeout(limit, wait).await;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::params::Rule;
+
+    #[test]
+    fn who_needs_no_grammar_waits_for_none_and_others_not_for_ever() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+        let request_timeout = Duration::from_millis(20);
+        let options = crate::ServerOptions { request_timeout, ..crate::ServerOptions::default() };
+        let app = Arc::new(App::new(options, false));
+        // Another's grammar is being compiled, all the while.
+        let _turn = app.compiling.try_acquire().unwrap();
+        runtime.block_on(async {
+            assert!(constrain(&app, None, Vec::new()).await.unwrap().is_empty());
+            let form = Form { rule: Rule::Regex("a".into()), field: "response_format.regex" };
+            let refused = constrain(&app, Some(form), Vec::new()).await.map(|_| ()).unwrap_err();
+            assert_eq!((refused.status, refused.retry_after), (StatusCode::SERVICE_UNAVAILABLE, Some(1)));
+        });
+    }
 }

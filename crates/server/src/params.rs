@@ -208,9 +208,32 @@ impl Form {
         let field = self.field;
         match grammar {
             Ok(grammar) => Ok(Box::new(GrammarConstraint(grammar))),
-            Err(error) => {
-                Err(ApiError::field(field, "invalid_value", format!("Invalid '{field}': {error}.")))
-            }
+            Err(error) => Err(not_compiled(&error, field)),
         }
+    }
+}
+
+/// Why a grammar cannot be used: mostly because of what it is.
+fn not_compiled(error: &grammar::Error, field: &str) -> ApiError {
+    match error {
+        grammar::Error::NoThread(_) => ApiError::unavailable("overloaded", error.to_string(), 1),
+        _ => ApiError::field(field, "invalid_value", format!("Invalid '{field}': {error}.")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use axum::http::StatusCode;
+
+    #[test]
+    fn a_lack_of_threads_is_not_the_clients_fault() {
+        let error = not_compiled(&grammar::Error::NoThread("none left".into()), "response_format");
+        assert_eq!((error.status, error.retry_after), (StatusCode::SERVICE_UNAVAILABLE, Some(1)));
+        let error = not_compiled(&grammar::Error::Invalid("?".into()), "response_format");
+        assert_eq!(
+            (error.status, error.param.as_deref()),
+            (StatusCode::BAD_REQUEST, Some("response_format"))
+        );
     }
 }

@@ -19,27 +19,29 @@ fn text_becomes_tokens_and_text_again() {
 fn r09_long_text_without_blanks_takes_no_time_and_holds_nobody_up() {
     // The server loads its model before time is taken.
     assert_eq!(get(shared(), "/health").status, 200);
-    let mut health = Vec::new();
+    let mut slowest = Vec::new();
     for text in ["x", "\u{4E2D}", " ", "ab"] {
-        let mut time = |len: usize| {
+        let time = |len: usize| {
             let body = json!({"content": text.repeat(len / text.len())});
             let start = Instant::now();
             let pending = begin(shared(), "/tokenize", &body);
-            for _ in 0..5 {
+            let health = (0..5).map(|_| {
                 let asked = Instant::now();
                 assert_eq!(get(shared(), "/health").status, 200);
-                health.push(asked.elapsed());
-            }
+                asked.elapsed()
+            });
+            let health = health.max().unwrap();
             assert_eq!(pending.read().status, 200);
-            start.elapsed()
+            (start.elapsed(), health)
         };
         // Fifty times as long takes a hundred times as long at most: what was quadratic took 2,500 times.
-        let (short, long) = (time(5 << 10), time(256 << 10));
+        let ((short, _), (long, health)) = (time(5 << 10), time(256 << 10));
         assert!(long < 100 * short.max(Duration::from_millis(20)), "{text:?}: {short:?} {long:?}");
+        slowest.push(health);
     }
-    health.sort();
+    slowest.sort();
     // The machine may be busy with other tests for a moment.
-    assert!(health[health.len() / 2] < Duration::from_millis(100), "{health:?}");
+    assert!(slowest[2] < Duration::from_secs(1), "{slowest:?}");
 }
 
 #[test]

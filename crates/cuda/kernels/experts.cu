@@ -112,7 +112,7 @@ struct ExpertRowsArgs {
     u32 rows, cols, count, choices_per_row;
 };
 template <int F> __device__ __forceinline__ void expert_rows(const ExpertRowsArgs &a) {
-    const u32 row = blockIdx.x * 4 + threadIdx.x / 32, lane = threadIdx.x % 32, choice = blockIdx.y;
+    const u32 row = blockIdx.y * 4 + threadIdx.x / 32, lane = threadIdx.x % 32, choice = blockIdx.x;
     let_next_start();
     after_previous();
     if (row >= a.rows) return;

@@ -226,6 +226,12 @@ impl CudaBackend {
         {
             let text = format!("{message}; last dispatches: {}", self.last);
             self.failed = Some(text.clone());
+            if self.communicator.is_some() {
+                // An exchange may wait for a GPU that does not come, and freeing memory would wait for it without end: ending
+                // the communicator ends it, once nothing has it captured.
+                self.programs.clear();
+                self.communicator = None;
+            }
             return Err(BackendError::Device(text));
         }
         result

@@ -134,9 +134,12 @@ pub(crate) fn place(
     let asked = matches!(options.split, Some(Split::Layer)) || !options.shares.is_empty();
     if open && options.split != Some(Split::None) && (asked || !fits(need, layers, accelerators[0].as_ref()))
     {
-        let all = more()?;
-        if all.len() > 1 {
-            accelerators = all;
+        match more() {
+            Ok(all) if all.len() > 1 => accelerators = all,
+            Ok(_) => {}
+            // One that nobody asked for does not work: the first may do with a part.
+            Err(error) if !asked => notices.push(error.to_string()),
+            Err(error) => return Err(error),
         }
     }
     let mut split = match share(need, layers, &accelerators, &options.shares) {

@@ -29,10 +29,13 @@ pub fn compile(
         std::fs::write(&text, source).map_err(|error| format!("{}: {error}", text.display()))?;
         let arguments = [&["metal"][..], &FLAGS, &["-c"]].concat();
         let files = [text, "-o".into(), path(name, "air")];
-        compilers.push(command(xcrun, &arguments, &files).spawn().map_err(|error| cannot(xcrun, error))?);
+        compilers.push(command(xcrun, &arguments, &files).spawn());
     }
-    // All are waited for, whatever became of the first.
-    let ended: Vec<_> = compilers.into_iter().map(|compiler| compiler.wait_with_output()).collect();
+    // All that were started are waited for, whatever became of the first.
+    let ended: Vec<_> = compilers
+        .into_iter()
+        .map(|compiler| compiler.and_then(|compiler| compiler.wait_with_output()))
+        .collect();
     for ((name, _), output) in sources.iter().zip(ended) {
         check(&format!("'{name}'"), output.map_err(|error| cannot(xcrun, error))?)?;
     }

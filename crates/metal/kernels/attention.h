@@ -39,7 +39,8 @@ inline float normaliser(float largest, float sum, int head, device const float* 
     if (args.has_sinks != 0) {
         const float sink = sinks[head], top = max(largest, sink);
         const float rescale = precise::exp(largest - top);
-        return rescale / (sum * rescale + precise::exp(sink - top));
+        const float total = sum * rescale + precise::exp(sink - top);
+        return total > 0.0f ? rescale / total : 0.0f;
     }
     return sum > 0.0f ? 1.0f / sum : 0.0f;
 }

@@ -30,9 +30,9 @@ kernel void expert_gemm(device const uchar* w [[buffer(0)]],
     threadgroup const float* results = (threadgroup const float*)scratch;
     if (expert < args.experts && args.has_bias != 0) added = bias[ulong(expert) * args.rows + out];
     for (short t = thread_index / GEMM_ROWS; t < count; t += GEMM_THREADS / GEMM_ROWS) {
-        // Indices that are no expert's give no numbers.
-        const float value = expert < args.experts ? results[t * GEMM_ROWS + column] + added : as_type<float>(0x7fc00000u);
-        y[ulong(choices[t]) * args.rows + out] = value;
+        // Indices that are no expert's give no numbers: as bits, since fast arithmetic takes floats to be numbers.
+        const uint bits = expert < args.experts ? as_type<uint>(results[t * GEMM_ROWS + column] + added) : 0x7fc00000u;
+        ((device uint*)y)[ulong(choices[t]) * args.rows + out] = bits;
     }
 }
 

@@ -151,7 +151,8 @@ kernel void gather_cols(device const float* x [[buffer(0)]],
                         uint2 at [[thread_position_in_grid]]) {
     const ulong to = ulong(at.y) * args.k + at.x;
     const int column = columns[to];
-    float value = as_type<float>(0x7fc00000u);
-    if (column >= 0 && column < args.cols) value = x[ulong(at.y) * args.cols + column];
-    y[to] = value;
+    // As bits: fast arithmetic takes floats to be numbers.
+    uint bits = 0x7fc00000u;
+    if (column >= 0 && column < args.cols) bits = as_type<uint>(x[ulong(at.y) * args.cols + column]);
+    ((device uint*)y)[to] = bits;
 }

@@ -329,7 +329,12 @@ fn no_keys_give_zero() {
     // The cache has one page, and so has the table.
     let with_sink = attention_args(1, 1, 0, 1);
     for (pages, position) in [(-1, 9), (1, 9), (i32::MIN, 0)] {
-        for args in [with_sink.clone(), without_sinks(with_sink.clone())] {
+        // A sink of minus infinity is none.
+        for (args, sink) in [
+            (with_sink.clone(), 0.5),
+            (with_sink.clone(), f32::NEG_INFINITY),
+            (without_sinks(with_sink.clone()), 0.5),
+        ] {
             for (name, kernel, threads) in TIERS {
                 let buffers = [
                     (0, bytes(&q)),
@@ -340,7 +345,7 @@ fn no_keys_give_zero() {
                     (5, bytes(&[position])),
                     (6, bytes(&[0i32, 1])),
                     (7, bytes(&[pages])),
-                    (8, bytes(&[0.5f32])),
+                    (8, bytes(&[sink])),
                 ];
                 let found = launch(library(name), kernel, &buffers, Size::width(1), Size::width(threads));
                 assert_eq!(elements::<f32>(&found[1]), [0.0; 64], "{kernel}, page {pages}");

@@ -121,7 +121,10 @@ fn counts_that_cannot_be() {
         let expected = format!("key {} is missing", key("expert_used_count"));
         assert_eq!(found(&[("expert_used_count", None)]), expected);
         // As many as can be, which the tensors do not have.
-        let text = found(&[("expert_count", Some(1 << 21)), ("expert_used_count", Some(1 << 21))]);
+        let text = found(&[("expert_count", Some(1 << 21)), ("expert_used_count", Some(257))]);
+        let expected = format!("{}: expected at most 256, found 257", key("expert_used_count"));
+        assert_eq!(text, expected);
+        let text = found(&[("expert_count", Some(1 << 21)), ("expert_used_count", Some(256))]);
         let gate = "tensor 'blk.0.ffn_gate_exps.weight': expected shape [8, 16, 2097152], found [8, 16, 3]";
         assert_eq!(text, gate);
     }

@@ -35,5 +35,10 @@ pub fn add(directory: &Path, clang: &Clang, source: Source<'_>, options: &Compil
 /// The library of a source in the folder of [`VARIABLE`], if it is there.
 pub(crate) fn find(source: Source<'_>, options: &CompileOptions) -> Option<Vec<u8>> {
     let directory = std::env::var_os(VARIABLE).filter(|value| !value.is_empty())?;
-    fs::read(path(Path::new(&directory), source, options)).ok()
+    find_in(Path::new(&directory), source, options)
+}
+
+/// The library of a source in a folder, if it is there.
+pub fn find_in(directory: &Path, source: Source<'_>, options: &CompileOptions) -> Option<Vec<u8>> {
+    fs::read(path(directory, source, options)).ok()
 }

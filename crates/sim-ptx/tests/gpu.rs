@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use metal::device::CompileOptions;
+use metal::device::{CompileOptions, MathMode};
 use metal_sim::compile::{Clang, Source};
 use sim_ptx::{PtxDevice, libraries};
 
@@ -24,8 +24,13 @@ fn a_library_that_was_compiled_elsewhere_is_found() {
     let path = libraries::add(&directory, &clang, source, &options).unwrap();
     let data = std::fs::read(&path).unwrap();
     assert!(data.starts_with(b"SIMPTX1\n"));
-    assert_eq!(libraries::path(&directory, Source { name: "other.metal", ..source }, &options), path);
-    assert_ne!(libraries::path(&directory, Source { text: "", ..source }, &options), path);
+    assert_eq!(
+        libraries::find_in(&directory, Source { name: "other.metal", ..source }, &options),
+        Some(data)
+    );
+    assert_eq!(libraries::find_in(&directory, Source { text: "", ..source }, &options), None);
+    let strict = CompileOptions { math: MathMode::Safe, ..options };
+    assert_eq!(libraries::find_in(&directory, source, &strict), None);
     if let Err(error) = PtxDevice::first() {
         // No GPU here: then it is a sentence.
         assert!(error.to_string().contains("NVIDIA"), "{error}");

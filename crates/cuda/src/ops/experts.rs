@@ -156,7 +156,7 @@ impl Lowering<'_> {
                 count: op.experts as u32,
                 choices_per_row: per_row as u32,
             };
-            let grid = [rows.div_ceil(WARPS), choices, 1];
+            let grid = [choices, rows.div_ceil(WARPS), 1];
             return self.launch(Spec::ExpertRows(info.format), grid, WARPS as u32 * 32, 0, args);
         }
         let whole = self.tiled(&info.name)?;

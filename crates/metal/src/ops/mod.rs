@@ -83,7 +83,8 @@ pub(crate) fn encode_chain<D: Device>(
 }
 
 /// Whether one dispatch may compute a chain. A value that dies within it may have given its memory to the chain's result, which
-/// is no matter where each element, or each row, is read before it is written, but elsewhere is: then every node is for itself.
+/// is no matter where each element, or each row, is read before it is written and lies where it lay, but elsewhere is: then every
+/// node is for itself.
 pub(crate) fn is_apart(call: &NodeCall<'_>, held: &[Held]) -> bool {
     let by_element = matches!(call.node.op, Op::RmsNorm(_) | Op::KvStore(_));
     let output = &call.output;
@@ -93,7 +94,11 @@ pub(crate) fn is_apart(call: &NodeCall<'_>, held: &[Held]) -> bool {
             && operand.offset < output.offset + output.bytes()
             && output.offset < operand.offset + operand.bytes()
     };
-    by_element || !held.iter().flat_map(|held| &held.inputs).any(|operand| !inside(operand) && meets(operand))
+    let in_place = |operand: &Operand| {
+        by_element && operand.offset == output.offset && operand.bytes() == output.bytes()
+    };
+    let mut read = held.iter().flat_map(|held| &held.inputs).filter(|operand| !inside(operand));
+    !read.any(|operand| meets(operand) && !in_place(operand))
 }
 
 /// Encodes a node.

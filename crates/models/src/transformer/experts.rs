@@ -55,6 +55,9 @@ pub struct SharedExpert {
     pub network: Dense,
 }
 
+/// Experts of a token, many times as many as any model has: the choice is made for a few of many.
+const MOST_USED: usize = 256;
+
 /// The hyper-parameters of experts.
 pub(crate) struct ExpertShape {
     pub count: usize,
@@ -70,8 +73,11 @@ impl ExpertShape {
     /// Reads the keys that all architectures with experts have, but for the experts' feed-forward size.
     pub fn read(keys: &Keys<'_>, routing: Routing, feed_forward: usize) -> Result<ExpertShape, Error> {
         let (count, used) = (keys.count("expert_count")?, keys.count("expert_used_count")?);
-        if used > count {
-            let expected = format!("at most the {count} experts");
+        if used > count.min(MOST_USED) {
+            let expected = match count {
+                0..=MOST_USED => format!("at most the {count} experts"),
+                _ => format!("at most {MOST_USED}"),
+            };
             return Err(keys.value("expert_used_count", used.to_string(), expected));
         }
         // Zero stands for "not scaled" in files.

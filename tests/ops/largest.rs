@@ -1,7 +1,11 @@
 //! The largest elements of rows, where a backend finds them without a copy of all to the host.
 
 use crate::harness::*;
-use graph::{Backend, Largest};
+use graph::ops::{GetRows, MatMul};
+use graph::{
+    Backend, Batch, GraphBuilder, InputKind, Largest, Op, Participation, Scheduler, WeightData, WeightInfo,
+};
+use quant::Format;
 
 /// The numbers and values of the `count` largest elements of each row.
 fn largest(
@@ -109,6 +113,74 @@ fn what_is_no_number_comes_first() {
                     assert_eq!(found[0][0].0, at, "{}", tested.name);
                     assert_eq!(found[0][0].1.to_bits(), broken.to_bits(), "{}", tested.name);
                 }
+            }
+        }
+    }
+}
+
+/// The largest logit of a forward, which its last product may find on the way: of equal ones the first, and what is no number
+/// before all. Another number of elements in between makes it a launch of its own again.
+#[test]
+fn largest_of_what_a_forward_computes() {
+    const COLS: usize = 64;
+    for rows in [5, 4001] {
+        for tested in backends() {
+            let mut random = Random::new(6);
+            // Token 0 leaves a row of zeros, others what is random.
+            let mut table = random.floats(8 * COLS);
+            table[..COLS].fill(0.0);
+            table[7 * COLS + 3] = f32::NAN;
+            let mut weights = random.floats(rows * COLS);
+            // Rows that are equal give results that are.
+            let (first, last) = weights.split_at_mut((rows - 1) * COLS);
+            last.copy_from_slice(&first[COLS..2 * COLS]);
+            let floats = |name: &str, rows: usize| WeightInfo {
+                name: name.into(),
+                format: Format::F32,
+                rows,
+                cols: COLS,
+            };
+            let infos = [floats("table", 8), floats("weights", rows)];
+            let name = tested.name;
+            let participation = Participation {
+                accelerators: vec![tested.backend.name().to_owned()],
+                ..Participation::cpu_only()
+            };
+            let params = graph::GraphParams { participation, ..params(1) };
+            let mut scheduler = Scheduler::new(vec![tested.backend]);
+            for (info, data) in infos.iter().zip([&table, &weights]) {
+                let bytes = bytemuck::cast_slice(data).to_vec().into();
+                let WeightInfo { format, rows, cols, .. } = *info;
+                let data = WeightData { format, rows, cols, bytes, release: None };
+                scheduler.register_weight(&info.name, data).unwrap();
+            }
+            let prepared = scheduler.prepare(&params, |params| {
+                let mut builder = GraphBuilder::new(params, Vec::new());
+                let [table, weight] = infos.each_ref().map(|info| builder.weight(info));
+                let tokens = builder.input(InputKind::Tokens);
+                let x = builder.op("x", Op::GetRows(GetRows { table: Some(table) }), &[tokens])?;
+                let product = MatMul { weight, bias: None, logits: true };
+                let logits = builder.op("logits", Op::MatMul(product), &[x])?;
+                Ok(builder.finish(&[logits]))
+            });
+            prepared.unwrap();
+            for (token, count) in
+                [(1, 1), (1, 1), (2, 1), (0, 1), (7, 1), (3, 2), (4, 2), (5, 1), (6, 1), (6, 1)]
+            {
+                let batch = Batch { tokens: vec![token], ..Batch::default() };
+                scheduler.run(&batch).unwrap();
+                let found = scheduler.largest_of_output(0, 0..1, count).unwrap();
+                let mut logits = vec![0.0f32; rows];
+                scheduler.read_output(0, 0..1, &mut logits).unwrap();
+                assert_eq!(found.is_some(), name == "cuda", "{name}");
+                let Some(found) = found else { continue };
+                let expected =
+                    if token == 7 { vec![(0, logits[0])] } else { expected(1, &logits, count).remove(0) };
+                assert_eq!(logits[0].is_nan(), token == 7, "{name}");
+                let bits = |(index, value): (usize, f32)| (index, value.to_bits());
+                let found: Vec<_> = found.iter().map(|found| bits((found.index, found.value))).collect();
+                let expected: Vec<_> = expected.into_iter().map(bits).collect();
+                assert_eq!(found, expected, "{name}, {rows} rows, token {token}");
             }
         }
     }

@@ -79,6 +79,34 @@ fn products_with_every_format() {
     }
 }
 
+/// Few rows that are long: on an NVIDIA GPU two blocks share each, the second of them fewer columns.
+#[test]
+fn products_of_long_rows() {
+    for mut tested in backends() {
+        for format in [Format::Q4_K, Format::Q6_K, Format::Q5_1, Format::Q8_0, Format::F16] {
+            let (rows, cols) = (40, 256 * 37);
+            let mut random = Random::new(9);
+            let bytes = random_weights(format, rows, cols, &mut random);
+            let (x, bias) = (random.floats(cols), random.floats(rows));
+            let expected = product(&decoded(format, &bytes, rows * cols), &x, cols, Some(&bias));
+            let mut case = Case::new(tested.backend.as_mut(), &params(1));
+            let input = case.floats(Shape::new(1, cols), &x);
+            let weight = case.weight("w", format, rows, cols, bytes);
+            let bias = Some(case.vector("b", &bias));
+            let found = case.run(Op::MatMul(MatMul { weight, bias, logits: false }), &[input]);
+            let quantised = tested.quantised && !is_float(format);
+            let bound = if tested.half {
+                HALF
+            } else if quantised {
+                QUANTISED * 2.0
+            } else {
+                FLOAT
+            };
+            check(&format!("{} {format}", tested.name), &found, &expected, bound);
+        }
+    }
+}
+
 #[test]
 fn metal_of_many_tokens_without_tiles() {
     let mut backend = metal(Switches { gemm: false, ..Switches::default() });

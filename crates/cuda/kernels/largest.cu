@@ -1,22 +1,12 @@
 // The largest elements of rows: what choosing a token needs of its logits. One, or a list in the order of rank: an element
 // that is no finite number comes before all others, and among equals the first.
-#include "common.cuh"
+#include "rank.cuh"
 
 #define THREADS 256
 // Keys of a row that a thread of the last block holds, at most, where a list is wanted.
 #define MOST_KEYS 16
 // Elements of a row among which a list is found.
 #define MOST_FOUND 2048
-
-// The order of rank as integers, above 0. Zeros of either sign are equal.
-__device__ __forceinline__ u32 key_of(float v) {
-    const u32 bits = __float_as_uint(v == 0 ? 0.0f : v);
-    if ((bits & 0x7fffffff) >= 0x7f800000) return 0xffffffffu;
-    return bits >> 31 ? ~bits : bits | 0x80000000u;
-}
-// The same with the element's number, which no two elements share.
-__device__ __forceinline__ u64 rank_of(float v, u32 index) { return (u64)key_of(v) << 32 | (u32)~index; }
-__device__ __forceinline__ u32 index_of(u64 rank) { return ~(u32)rank; }
 
 // Whether this block is the last of its row: it sees what the others wrote.
 __device__ __forceinline__ bool is_last(u32 *done) {
@@ -40,8 +30,7 @@ struct LargestArgs {
 };
 
 __device__ __forceinline__ u64 best_of_block(u64 best, u64 *scratch) {
-#pragma unroll
-    for (int i = 16; i > 0; i >>= 1) best = max(best, __shfl_xor_sync(FULL, best, i));
+    best = best_of_warp(best);
     if (threadIdx.x % 32 == 0) scratch[threadIdx.x / 32] = best;
     __syncthreads();
     best = scratch[0];

@@ -14,6 +14,7 @@
 // WARPS warps each take tile after tile. A tile's records lie side by side, so one bulk copy brings a unit for every warp of
 // a team, and one thread of it starts the copies, DEPTH of them ahead: what a warp does besides multiplying counts, since
 // all warps of a multiprocessor share what it can issue. At the end of a tile the warps add up.
+#include "rank.cuh"
 #include "tiled.cuh"
 
 struct Part {
@@ -32,6 +33,11 @@ struct MatvecArgs {
     // Where each of several products, `blockIdx.y`, is with one of several matrices of each part, which lie below each other.
     u32 matrices, products_per_row; // products_per_row: of a row of `x`
     const int *chosen;              // the matrix of each product
+    // Where the largest element of the first part's row is wanted: its rank and the blocks that are done, both zero between
+    // launches, and where its number and bits go.
+    u64 *best;
+    u32 *done;
+    uint2 *largest;
 };
 
 #ifndef COLS
@@ -42,6 +48,7 @@ struct MatvecArgs {
 #define DEPTH 3
 #define TEAMS 2
 #define CHOSEN 0 // whether there are several matrices
+#define LARGEST 0 // whether the largest result is wanted, of one part
 #endif
 // Without a norm, with one that has no weight, and with one that has.
 #define NONE 0
@@ -533,6 +540,25 @@ __device__ __forceinline__ void read_norm(const MatvecArgs &a, float4 (&norm)[2]
     }
 }
 
+// The largest result of all blocks, which the last of them tells: `best` is of a lane of the first warp of a team.
+__device__ __forceinline__ void find_largest(const MatvecArgs &a, u64 best, int team, int warp) {
+    __shared__ u64 bests[TEAMS];
+    if (warp == 0) {
+        best = best_of_warp(best);
+        if (threadIdx.x % 32 == 0) bests[team] = best;
+    }
+    __syncthreads();
+    if (threadIdx.x != 0) return;
+    for (int i = 1; i < TEAMS; i++) best = max(best, bests[i]);
+    atomicMax(a.best, best);
+    __threadfence();
+    if (atomicAdd(a.done, 1) + 1 < gridDim.x) return;
+    __threadfence();
+    const u32 index = index_of(atomicExch(a.best, 0));
+    *a.done = 0;
+    *a.largest = make_uint2(index, ((const volatile u32 *)a.parts[0].out)[index]);
+}
+
 // `whole` has the headers of the weights.
 template <int F0, int F1, int F2, bool GATED>
 __device__ __forceinline__ void matvec(const MatvecArgs &a, const MatvecArgs &whole) {
@@ -574,6 +600,7 @@ __device__ __forceinline__ void matvec(const MatvecArgs &a, const MatvecArgs &wh
     float factor = unscale;
 
     u32 slot = 0, phase = 0, flip = 0;
+    u64 best = 0;
     Lane l;
 #pragma unroll 1
     for (u32 tile = m.first_tile(); tile < a.tiles; tile += gridDim.x * TEAMS, flip ^= 1) {
@@ -609,10 +636,13 @@ __device__ __forceinline__ void matvec(const MatvecArgs &a, const MatvecArgs &wh
                 v[i] *= factor;
                 if constexpr (S::IS_FLOAT) v[i] /= weight_scale(whole.parts[part + i].weight);
             }
-            if (writes) p.out[row] = GATED ? activate(ACTIVATION, v[0]) * v[1] : v[0] + (bias + residual);
+            const float result = GATED ? activate(ACTIVATION, v[0]) * v[1] : v[0] + (bias + residual);
+            if (writes) p.out[row] = result;
+            if (LARGEST && writes) best = max(best, rank_of(result, row));
             read_added(tile + gridDim.x * TEAMS);
         }
     }
+    if constexpr (LARGEST) find_largest(a, best, m.team, m.warp);
 }
 
 #if CHOSEN

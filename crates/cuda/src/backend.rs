@@ -18,7 +18,6 @@ use graph::{
     StateId, StatePart, StateSpec, WeightData,
 };
 use std::any::Any;
-use std::collections::HashMap;
 use std::env;
 use std::sync::Arc;
 use std::time::Duration;
@@ -54,8 +53,8 @@ pub struct CudaBackend {
     free: usize,
     deadline: Duration,
     replay: Replay,
-    /// Programs by the node that they begin with. All refer to the current build.
-    programs: HashMap<NodeId, Program>,
+    /// Programs, which begin with different nodes. All refer to the current build.
+    programs: Vec<Program>,
     recording: Recording,
     /// How often each value of the graph is read; of the current build.
     uses: Option<Vec<usize>>,
@@ -90,7 +89,8 @@ pub struct CudaBackend {
 /// differ from every program, the steps themselves.
 #[derive(Default)]
 struct Recording {
-    program: Option<NodeId>,
+    /// The number of the program.
+    program: Option<usize>,
     matched: usize,
     fresh: Vec<Step>,
 }
@@ -163,7 +163,7 @@ impl CudaBackend {
             free,
             deadline,
             replay,
-            programs: HashMap::new(),
+            programs: Vec::new(),
             recording: Recording::default(),
             uses: None,
             uploads: Vec::new(),
@@ -277,11 +277,11 @@ impl CudaBackend {
 
     fn start(&mut self) -> Result<(), BackendError> {
         let recording = std::mem::take(&mut self.recording);
-        let known = recording.program.and_then(|first| self.programs.get(&first));
+        let known = recording.program.and_then(|index| Some((index, self.programs.get(index)?)));
         let steps = match known {
-            Some(program) if recording.fresh.is_empty() => {
+            Some((index, program)) if recording.fresh.is_empty() => {
                 if recording.matched == program.steps.len() && program.uploads == self.uploads {
-                    return self.run_program(program.steps[0].id);
+                    return self.run_program(index);
                 }
                 program.steps[..recording.matched].to_vec()
             }
@@ -311,29 +311,26 @@ impl CudaBackend {
                 launch.alone = true;
             }
         }
-        let first = steps.first().map_or(NodeId(usize::MAX), |step| step.id);
-        let program = Program::new(steps, self.uploads.clone(), launches, lowered.checks);
-        self.programs.insert(first, program);
-        self.run_program(first)
+        let program =
+            Program::new(steps, self.uploads.clone(), launches, lowered.checks, lowered.row_product);
+        self.programs.retain(|other| other.first() != program.first());
+        self.programs.push(program);
+        self.run_program(self.programs.len() - 1)
     }
 
-    fn run_program(&mut self, first: NodeId) -> Result<(), BackendError> {
-        let Some(program) = self.programs.get_mut(&first) else { return Ok(()) };
+    fn run_program(&mut self, index: usize) -> Result<(), BackendError> {
+        let Some(program) = self.programs.get_mut(index) else { return Ok(()) };
         program.check(&self.buffers)?;
         self.largest.found = program.largest;
         if let Some(rows) = self.largest.asked.filter(|&rows| program.largest != Some(rows))
             && program.steps.iter().any(|step| step.output.buffer == rows.buffer)
         {
             let (device, stream) = (&self.device, &self.stream);
-            let launches = self.largest.launches(
-                rows,
-                device,
-                stream,
-                &mut self.kernels,
-                &self.buffers,
-                &mut self.scratch,
-            )?;
-            program.end_with(launches, rows);
+            let product = program.row_product;
+            let last = program.end_with_steps().and_then(|last| product.map(|product| (product, last)));
+            let at_hand = (device, stream, &mut self.kernels, &self.buffers, &mut self.scratch);
+            let (launches, replaces) = self.largest.launches(rows, last, at_hand)?;
+            program.end_with(launches, rows, replaces);
             self.largest.found = Some(rows);
         }
         self.last = Arc::clone(program.last_labels());
@@ -417,9 +414,11 @@ impl CudaBackend {
     fn record(&mut self, call: &NodeCall<'_>) -> Result<(), BackendError> {
         let recording = &mut self.recording;
         if recording.fresh.is_empty() {
-            let first = *recording.program.get_or_insert(call.id);
-            if let Some(program) = self.programs.get(&first) {
-                if program.steps.get(recording.matched).is_some_and(|step| step.is(call)) {
+            if recording.matched == 0 {
+                recording.program = self.programs.iter().position(|program| program.first() == call.id);
+            }
+            if let Some(program) = recording.program.and_then(|index| self.programs.get(index)) {
+                if program.calls.is(recording.matched, call) {
                     recording.matched += 1;
                     return Ok(());
                 }
@@ -659,14 +658,8 @@ impl Backend for CudaBackend {
         let Some(wanted) = Rows::new(buffer, offset, shape, count) else { return Ok(None) };
         if self.largest.found != Some(wanted) {
             let (device, stream) = (&self.device, &self.stream);
-            let launches = self.largest.launches(
-                wanted,
-                device,
-                stream,
-                &mut self.kernels,
-                &self.buffers,
-                &mut self.scratch,
-            )?;
+            let at_hand = (device, stream, &mut self.kernels, &self.buffers, &mut self.scratch);
+            let (launches, _) = self.largest.launches(wanted, None, at_hand)?;
             let started = launches.iter().try_for_each(|launch| stream.launch(launch)).map_err(device_error);
             self.in_flight = true;
             self.latch(started)?;

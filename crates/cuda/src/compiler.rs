@@ -29,11 +29,12 @@ const SOURCES: [(&str, &str); 16] = [
     ("repack.cu", include_str!("../kernels/repack.cu")),
     ("rows.cu", include_str!("../kernels/rows.cu")),
 ];
-const HEADERS: [(&str, &str); 5] = [
+const HEADERS: [(&str, &str); 6] = [
     ("cache.cuh", include_str!("../kernels/cache.cuh")),
     ("common.cuh", include_str!("../kernels/common.cuh")),
     ("decode.cuh", include_str!("../kernels/decode.cuh")),
     ("hopper.cuh", include_str!("../kernels/hopper.cuh")),
+    ("rank.cuh", include_str!("../kernels/rank.cuh")),
     ("tiled.cuh", include_str!("../kernels/tiled.cuh")),
 ];
 /// The header that `quant` generates from the layouts of its blocks.

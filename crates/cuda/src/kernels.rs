@@ -201,6 +201,8 @@ pub(crate) enum Spec {
         gate: Option<i32>,
         /// Whether each product chooses among several matrices.
         chosen: bool,
+        /// Whether the largest result is wanted.
+        largest: bool,
     },
     /// Several rows of activations times a matrix.
     Gemm {
@@ -285,7 +287,7 @@ impl Spec {
                 ("repack.cu", vec![format!("FORMAT={format}")], format!("repack_{format}"))
             }
             Spec::GetRows(format) => ("rows.cu", Vec::new(), format!("get_rows_{format}")),
-            Spec::Matvec { formats, shape, cols, norm, gate, chosen } => {
+            Spec::Matvec { formats, shape, cols, norm, gate, chosen, largest } => {
                 let names =
                     formats.map(|format| format.map_or("-1".to_string(), |format| format.to_string()));
                 let definitions = vec![
@@ -299,6 +301,7 @@ impl Spec {
                     format!("DEPTH={}", shape.depth),
                     format!("WARPS={}", shape.warps),
                     format!("TEAMS={}", shape.teams),
+                    format!("LARGEST={}", u32::from(largest)),
                 ];
                 ("matvec.cu", definitions, "matvec_kernel".into())
             }
@@ -495,7 +498,8 @@ fn all_specs() -> Vec<Spec> {
     .to_vec();
     let matvec = |formats: [Option<Format>; 3], gate| {
         let shape = MatvecShape { warps: 7, depth: 3, teams: 2 };
-        Spec::Matvec { formats, shape, cols: 3584, norm: NormKind::Weighted, gate, chosen: false }
+        let norm = NormKind::Weighted;
+        Spec::Matvec { formats, shape, cols: 3584, norm, gate, chosen: false, largest: gate.is_none() }
     };
     let hopper = |format, tokens, gated| {
         tiled::record(format)
@@ -523,9 +527,8 @@ fn all_specs() -> Vec<Spec> {
         norm: NormKind::None,
         gate: None,
         chosen: true,
+        largest: false,
     }));
-    let config = GemmConfig::ALL[2];
-    specs.extend([Format::Q4_K, Format::MXFP4].map(|format| Spec::Gemm { format, config, chosen: true }));
     // Columns that are no whole number of loads, or more than a thread has at a time.
     let shape = MatvecShape { warps: 13, depth: 2, teams: 2 };
     specs.extend([30, 18_944].map(|cols| Spec::Matvec {
@@ -535,6 +538,7 @@ fn all_specs() -> Vec<Spec> {
         norm: NormKind::Plain,
         gate: None,
         chosen: false,
+        largest: false,
     }));
     let shapes = [
         (80, 80, Format::F16, 8, false),

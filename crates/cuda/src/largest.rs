@@ -6,7 +6,7 @@
 use crate::buffers::Buffers;
 use crate::driver::{Device, Launch, Pinned, Stream, argument};
 use crate::kernels::{Kernels, Spec};
-use crate::ops::device_error;
+use crate::ops::{RowProduct, device_error};
 use crate::scratch::{Region, Scratch};
 use graph::{BackendError, BufferId, Largest};
 use std::sync::Arc;
@@ -53,6 +53,9 @@ struct HighestArgs {
     together: u32,
 }
 
+/// What launches are made with.
+pub(crate) type AtHand<'a> = (&'a Arc<Device>, &'a Stream, &'a mut Kernels, &'a Buffers, &'a mut Scratch);
+
 /// Rows of floats in a buffer, and how many of the largest elements of each are wanted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Rows {
@@ -98,16 +101,14 @@ impl LargestRows {
         (self.asked, self.found) = (None, None);
     }
 
-    /// The launches that find the largest elements of these rows.
+    /// The launches that find the largest elements of these rows, and whether the first of them takes the place of the `last` one
+    /// before, a product, since that finds what is wanted on the way.
     pub(crate) fn launches(
         &mut self,
         rows: Rows,
-        device: &Arc<Device>,
-        stream: &Stream,
-        kernels: &mut Kernels,
-        buffers: &Buffers,
-        scratch: &mut Scratch,
-    ) -> Result<Vec<Launch>, BackendError> {
+        last: Option<(RowProduct, &Launch)>,
+        (device, stream, kernels, buffers, scratch): AtHand<'_>,
+    ) -> Result<(Vec<Launch>, bool), BackendError> {
         let bytes = rows.rows.saturating_mul(rows.cols).saturating_mul(size_of::<f32>());
         let x = buffers.address(rows.buffer, rows.offset, bytes, "rows with a largest element")?;
         let out = match &self.results {
@@ -117,9 +118,17 @@ impl LargestRows {
                 self.results.insert(results).address()
             }
         };
+        let mut get = |region, bytes| scratch.get(device, stream, region, bytes);
+        let done = get(Region::LargestDone, MOST_ROWS * 8 + 8)?;
+        if let Some((product, last)) = last
+            && (rows.count, rows.rows) == (1, 1)
+            && (product.out, product.cols) == (x, rows.cols)
+        {
+            let best = done + (MOST_ROWS * 8) as u64;
+            return Ok((vec![product.with_largest(last, kernels, [best, done, out])?], true));
+        }
         let per_row = MOST_BLOCKS / rows.rows;
         let threads_of_row = rows.cols.div_ceil(THREADS);
-        let mut get = |region, bytes| scratch.get(device, stream, region, bytes);
         let mut launch = |name, blocks: usize, argument: Box<[u64]>| {
             let function = kernels.get(Spec::Plain("largest.cu", name)).map_err(device_error)?;
             Ok(Launch {
@@ -132,12 +141,11 @@ impl LargestRows {
                 label: name.into(),
             })
         };
-        let done = get(Region::LargestDone, MOST_ROWS * 8)?;
         if rows.count == 1 {
             let blocks = per_row.clamp(1, threads_of_row);
             let partial = get(Region::Largest, rows.rows * blocks * 8)?;
             let args = LargestArgs { x, partial, done, out, cols: rows.cols as u32 };
-            return Ok(vec![launch("largest", blocks, argument(args))?]);
+            return Ok((vec![launch("largest", blocks, argument(args))?], false));
         }
         let blocks = per_row.max(FEWEST_BLOCKS).min(threads_of_row);
         let together = (blocks * THREADS).div_ceil(MOST_KEYS).next_power_of_two();
@@ -157,10 +165,9 @@ impl LargestRows {
             count: rows.count as u32,
             together: together as u32,
         };
-        ["highest_threshold", "highest_list"]
-            .into_iter()
-            .map(|name| launch(name, blocks, argument(args)))
-            .collect()
+        let [first, second] =
+            ["highest_threshold", "highest_list"].map(|name| launch(name, blocks, argument(args)));
+        Ok((vec![first?, second?], false))
     }
 
     /// The first `count` results of each row, or `None` if one has too many elements that are alike. The device is done.

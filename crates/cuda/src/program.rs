@@ -6,9 +6,9 @@ use crate::checks::Check;
 use crate::driver::{CudaGraph, Launch, Stream};
 use crate::largest::Rows;
 use crate::nccl::{Communicator, Exchange};
-use crate::ops::device_error;
-use crate::step::Step;
-use graph::{BackendError, BufferId};
+use crate::ops::{RowProduct, device_error};
+use crate::step::{Calls, Step};
+use graph::{BackendError, BufferId, NodeId};
 use std::sync::Arc;
 
 /// Launches that messages name.
@@ -53,6 +53,8 @@ impl Work {
 /// What runs between two synchronisations.
 pub(crate) struct Program {
     pub(crate) steps: Vec<Step>,
+    /// What tells their calls.
+    pub(crate) calls: Calls,
     /// What was written before, in order: the first launch brings it to its places.
     pub(crate) uploads: Vec<Upload>,
     pub(crate) launches: Vec<Work>,
@@ -63,6 +65,10 @@ pub(crate) struct Program {
     pub(crate) largest: Option<Rows>,
     /// How many launches that are.
     last: usize,
+    /// The launch whose place the first of them took.
+    replaced: Option<Work>,
+    /// The last launch of the steps, if it is a product of one row.
+    pub(crate) row_product: Option<RowProduct>,
     graph: Option<CudaGraph>,
     runs: u32,
 }
@@ -77,25 +83,57 @@ pub(crate) enum Replay {
 }
 
 impl Program {
+    /// The node that it begins with, or what stands for one where it has none.
+    pub(crate) fn first(&self) -> NodeId {
+        self.steps.first().map_or(NodeId(usize::MAX), |step| step.id)
+    }
+
     pub(crate) fn new(
         steps: Vec<Step>,
         uploads: Vec<Upload>,
         launches: Vec<Work>,
         checks: Vec<Check>,
+        row_product: Option<RowProduct>,
     ) -> Program {
         let mut labels: Vec<&str> = launches.iter().map(Work::label).collect();
         labels.dedup();
         let labels = labels[labels.len().saturating_sub(LAST_LABELS)..].join(", ").into();
-        Program { steps, uploads, launches, labels, checks, largest: None, last: 0, graph: None, runs: 0 }
+        Program {
+            calls: Calls::new(&steps),
+            steps,
+            uploads,
+            launches,
+            labels,
+            checks,
+            largest: None,
+            last: 0,
+            replaced: None,
+            row_product,
+            graph: None,
+            runs: 0,
+        }
     }
 
-    /// Makes launches that find the largest elements of these rows the last ones.
-    pub(crate) fn end_with(&mut self, launches: Vec<Launch>, rows: Rows) {
+    /// Takes the launches away that find largest elements. Returns the last launch of the steps.
+    pub(crate) fn end_with_steps(&mut self) -> Option<&Launch> {
         self.launches.truncate(self.launches.len() - self.last);
+        self.launches.extend(self.replaced.take());
+        (self.last, self.largest, self.graph) = (0, None, None);
+        match self.launches.last() {
+            Some(Work::Kernel(launch)) => Some(launch),
+            _ => None,
+        }
+    }
+
+    /// Makes launches that find the largest elements of these rows the last ones. The first of them takes the place of the last
+    /// launch of the steps where it `replaces` it.
+    pub(crate) fn end_with(&mut self, launches: Vec<Launch>, rows: Rows, replaces: bool) {
+        if replaces {
+            self.replaced = self.launches.pop();
+        }
         self.last = launches.len();
         self.launches.extend(launches.into_iter().map(Work::Kernel));
         self.largest = Some(rows);
-        self.graph = None;
     }
 
     /// Checks what the host wrote.

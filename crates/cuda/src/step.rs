@@ -2,6 +2,7 @@
 
 use crate::weights::Weights;
 use graph::{BackendError, DType, Graph, Node, NodeCall, NodeId, Op, Operand, StateId, WeightInfo};
+use std::ops::Range;
 
 /// A recorded node.
 #[derive(Clone, Debug)]
@@ -19,6 +20,51 @@ pub(crate) struct Step {
     pub(crate) page_len: usize,
     /// Tokens of the batch.
     pub(crate) tokens: usize,
+}
+
+/// What tells the calls of a run of steps, side by side in memory: a decode step has hundreds of them, and the GPU has nothing to
+/// do while they are recorded.
+#[derive(Debug)]
+pub(crate) struct Calls {
+    /// The label of the first.
+    label: String,
+    calls: Vec<Call>,
+    /// The inputs of all.
+    inputs: Vec<Operand>,
+}
+
+#[derive(Debug)]
+struct Call {
+    id: NodeId,
+    output: Operand,
+    state: Option<StateId>,
+    inputs: Range<usize>,
+}
+
+impl Calls {
+    /// Those of these steps.
+    pub(crate) fn new(steps: &[Step]) -> Calls {
+        let mut inputs = Vec::new();
+        let calls = steps.iter().map(|step| {
+            let first = inputs.len();
+            inputs.extend_from_slice(&step.inputs);
+            Call { id: step.id, output: step.output, state: step.state, inputs: first..inputs.len() }
+        });
+        let calls = calls.collect();
+        Calls { label: steps.first().map_or_else(String::new, |step| step.node.label.clone()), calls, inputs }
+    }
+
+    /// Whether this is the call with this number as when it was recorded. Whoever asks forgets what was recorded with a graph when
+    /// nodes of another are prepared, and the label of the first call is compared besides.
+    pub(crate) fn is(&self, index: usize, call: &NodeCall<'_>) -> bool {
+        self.calls.get(index).is_some_and(|known| {
+            known.id == call.id
+                && known.output == call.output
+                && known.state == call.state
+                && self.inputs[known.inputs.clone()] == *call.inputs
+                && (index > 0 || self.label == call.node.label)
+        })
+    }
 }
 
 /// An error about something that the graph or its plan promised.
@@ -79,15 +125,6 @@ impl Step {
         step.check_overlap()?;
         step.check_sizes()?;
         Ok(step)
-    }
-
-    /// Whether this is the same call as when the step was recorded, of the same graph.
-    pub(crate) fn is(&self, call: &NodeCall<'_>) -> bool {
-        self.id == call.id
-            && self.output == call.output
-            && self.inputs == call.inputs
-            && self.state == call.state
-            && self.node.label == call.node.label
     }
 
     fn check_overlap(&self) -> Result<(), BackendError> {

@@ -12,6 +12,7 @@ impl Lowering<'_> {
         let input = step.input(0)?;
         let (from, to) = (self.floats(&input)?, self.floats(&step.output)?);
         let count = input.shape.elements();
+        self.out.row_product = None;
         self.out.launches.push(Work::Exchange(Exchange { kind, from, to, count, label: self.label.clone() }));
         self.alone = true;
         Ok(())

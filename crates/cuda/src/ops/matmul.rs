@@ -1,8 +1,10 @@
 //! Matrix products: one row of activations as fast as weights come from memory, several on the tensor cores.
 
 use super::hopper::Gate;
-use super::{Lowering, elementwise};
-use crate::kernels::{GemmConfig, MatvecShape, NormKind, Spec};
+use super::{Lowering, device_error, elementwise};
+use crate::driver::{Launch, argument};
+use crate::kernels::{GemmConfig, Kernels, MatvecShape, NormKind, Spec};
+use crate::program::Work;
 use crate::scratch::Region;
 use crate::step::{Step, typed};
 use crate::tiled;
@@ -45,7 +47,7 @@ pub(super) struct Product {
 }
 
 #[repr(C)]
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Copy, Debug, Default)]
 struct Part {
     weight: u64,
     bias: u64,
@@ -55,7 +57,7 @@ struct Part {
 }
 
 #[repr(C)]
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 struct MatvecArgs {
     x: u64,
     norm: u64,
@@ -66,6 +68,39 @@ struct MatvecArgs {
     matrices: u32,
     products_per_row: u32,
     chosen: u64,
+    best: u64,
+    done: u64,
+    largest: u64,
+}
+
+/// A product of one row that was launched, and how it would also find its largest result.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RowProduct {
+    /// Address of the results.
+    pub(crate) out: u64,
+    /// How many they are.
+    pub(crate) cols: usize,
+    spec: Spec,
+    args: MatvecArgs,
+}
+
+impl RowProduct {
+    /// The launch that also finds the largest result, in place of the one that was made: with the addresses of a rank, 8 bytes,
+    /// and of a number of blocks, 4 bytes, both zero between launches, and of the place for the result.
+    pub(crate) fn with_largest(
+        &self,
+        plain: &Launch,
+        kernels: &mut Kernels,
+        [best, done, largest]: [u64; 3],
+    ) -> Result<Launch, BackendError> {
+        let mut spec = self.spec;
+        if let Spec::Matvec { largest, .. } = &mut spec {
+            *largest = true;
+        }
+        let function = kernels.get(spec).map_err(device_error)?;
+        let args = MatvecArgs { best, done, largest, ..self.args };
+        Ok(Launch { function, argument: argument(args), ..plain.clone() })
+    }
 }
 
 #[repr(C)]
@@ -265,6 +300,9 @@ impl Lowering<'_> {
             matrices: chosen.map_or(0, |chosen| chosen.matrices),
             products_per_row: chosen.map_or(0, |chosen| chosen.per_row),
             chosen: chosen.map_or(0, |chosen| chosen.indices),
+            best: 0,
+            done: 0,
+            largest: 0,
         };
         let MatvecPlan { formats, shape, shared, blocks } = plan;
         let norm = match x.norm {
@@ -273,10 +311,16 @@ impl Lowering<'_> {
             Some(_) => NormKind::Weighted,
         };
         let cols = x.x.shape.cols as u32;
-        let spec = Spec::Matvec { formats, shape, cols, norm, gate, chosen: chosen.is_some() };
+        let spec =
+            Spec::Matvec { formats, shape, cols, norm, gate, chosen: chosen.is_some(), largest: false };
         let threads = shape.teams * shape.warps * 32;
         let grid = [tiles.min(blocks) as usize, chosen.map_or(1, |chosen| chosen.choices), 1];
-        self.launch(spec, grid, threads, shared, args)
+        let launch = self.make(spec, grid, threads, shared, args)?;
+        let is_plain = products.len() == 1 && chosen.is_none();
+        self.out.row_product =
+            is_plain.then(|| RowProduct { out: products[0].out, cols: products[0].weight.rows, spec, args });
+        self.out.launches.push(Work::Kernel(launch));
+        Ok(())
     }
 
     /// Activations as halves; they stay until the next.

@@ -30,6 +30,7 @@ pub(crate) use experts::is_tiled;
 use graph::{BackendError, DType, NodeId, Op, Operand};
 use hopper::Gate;
 use matmul::Norm;
+pub(crate) use matmul::RowProduct;
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -40,6 +41,8 @@ pub(crate) struct Lowered {
     pub(crate) first: Vec<Launch>,
     pub(crate) launches: Vec<Work>,
     pub(crate) checks: Vec<Check>,
+    /// The last launch, if it is a product of one row.
+    pub(crate) row_product: Option<RowProduct>,
 }
 
 /// Makes launches of steps.
@@ -218,6 +221,7 @@ impl<'a> Lowering<'a> {
         args: T,
     ) -> Result<(), BackendError> {
         let launch = self.make(spec, grid, threads, shared, args)?;
+        self.out.row_product = None;
         self.out.launches.push(Work::Kernel(launch));
         Ok(())
     }

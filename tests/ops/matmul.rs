@@ -79,7 +79,7 @@ fn products_with_every_format() {
     }
 }
 
-/// Few rows that are long: on an NVIDIA GPU two blocks share each, the second of them fewer columns.
+/// Few rows that are long: fewer tiles of them than a GPU has multiprocessors.
 #[test]
 fn products_of_long_rows() {
     for mut tested in backends() {

@@ -29,8 +29,11 @@ TESTS = {
     "states.rs": [("backend", ""), ("ops", "errors::")],
     "weights.rs": [("weights", ""), ("ops", "errors::")],
     "tensor.rs": [("backend", ""), ("weights", ""), *INVARIANTS],
+    "device/bindings.rs": [("device", ""), ("lib", "device::")],
     "device/checks.rs": [("lib", "device::checks"), ("device", "")],
-    "ops/mod.rs": refusals("results"),
+    "device/memory.rs": [("device", ""), ("lib", "device::")],
+    "fusion.rs": [("lib", "fusion::"), ("chains", ""), ("experts", ""), ("graphs", ""), ("metal", "a_tiny_model")],
+    "ops/mod.rs": [*refusals("results"), ("chains", ""), ("experts", "")],
     "ops/attention.rs": [
         *refusals("operands_of_attention", "indices_of_attention"),
         ("ops", "edges::heads"), ("ops", "edges::windows"), ("ops", "attention::pages"), ("ops", "attention::soft_caps"),
@@ -40,7 +43,11 @@ TESTS = {
         ("ops", "edges::values"), ("ops", "cache::"), ("ops", "fused::"),
     ],
     "ops/elementwise.rs": [*refusals("operands_of_elementwise"), ("ops", "elementwise::")],
-    "ops/fused.rs": [*refusals("operands_of_fused"), ("ops", "fused::"), ("metal", "a_tiny_model")],
+    "ops/experts.rs": [
+        *refusals("operands_of_products_with_experts", "choices_that"),
+        ("experts", ""), ("ops", "experts_on_metal::"), ("ops", "experts::"),
+    ],
+    "ops/fused.rs": [*refusals("operands_of_fused"), ("lib", "ops::fused"), ("ops", "fused::"), ("metal", "a_tiny_model")],
     "ops/inputs.rs": refusals("indices_of_attention"),
     "ops/matmul.rs": [*refusals("operands_of_products"), ("ops", "edges::pro"), ("ops", "matmul::"), ("ops", "fused::")],
     "ops/norm.rs": [*refusals("operands_of_norms"), ("chains", ""), ("ops", "norm::")],
@@ -51,6 +58,7 @@ TESTS = {
     ],
     "ops/shape.rs": [*refusals("operands_of_windows", "operands_of_elementwise"), ("ops", "shape::")],
     "ops/softmax.rs": [*refusals("operands_of_elementwise"), ("ops", "norm::softmaxes")],
+    "ops/topk.rs": [*refusals("operands_of_choices", "choices_that"), ("experts", ""), ("ops", "topk::")],
 }
 
 # What no rule finds: file, what stands there once, with the changed part in [[ ]], and what stands in its place; None for a
@@ -123,6 +131,62 @@ CHOSEN = [
     ("ops/matmul.rs", "[[!tiled]] && a.format == b.format", "true"),
     ("ops/matmul.rs", "[[tokens <= most]]", "tokens < most"),
     ("ops/matmul.rs", "[[tiles.max(GEMM_ROWS * GEMM_TOKENS * 4)]]", "tiles"),
+    ("ops/experts.rs", "choices / GEMM_TOKENS + [[choices.min(op.experts + 1)]]", "choices.min(op.experts)"),
+    ("ops/experts.rs", "[[choices / GEMM_TOKENS + choices.min(op.experts + 1)]]", "choices.div_ceil(GEMM_TOKENS)"),
+    ("ops/experts.rs", "&& [[experts <= ROUTE_MOST_EXPERTS]]", "true"),
+    ("ops/topk.rs", "if [[cols <= TOPK_NARROW]] {", "true"),
+    ("ops/topk.rs", "[[cols <= TOPK_NARROW]] &&", "true"),
+    ("ops/topk.rs", "[[(1..=cols.min(ROUTER_MOST)).contains(&k)]]", "true"),
+    # Heads that the store can take.
+    ("ops/fused.rs", "[[head_dim > 0]] &&", "true"),
+    ("ops/fused.rs", "[[query.is_multiple_of(head_dim)]]", "true"),
+    ("ops/fused.rs", "[[key.is_multiple_of(head_dim)]]", "true"),
+    ("ops/fused.rs", "[[key > 0]];", "true"),
+    ("ops/fused.rs", "[[head_dim.is_multiple_of(block)]]", "true"),
+    ("ops/fused.rs", "[[value.is_multiple_of(key / head_dim)]]", "true"),
+    ("ops/fused.rs", "[[(value / (key / head_dim)).is_multiple_of(block)]]", "true"),
+    # Which nodes one dispatch computes.
+    ("fusion.rs", "if [[fresh]] ||", "false"),
+    ("fusion.rs", "|| [[self.order.last().is_some_and(|&last| last >= id)]]", "false"),
+    ("fusion.rs", "[[nodes.iter().all(|node| !self.held.contains_key(node))]]", "true"),
+    ("fusion.rs", "[[matches!(graph.nodes()[between].op, Op::Input(_))]]", "true"),
+    ("fusion.rs", "&& [[node.inputs.iter().all(whole)]]", "true"),
+    ("fusion.rs", "&& [[node.inputs[0] != node.inputs[1]]]\n", "true"),
+    ("fusion.rs", "is_sum(sum) && is_norm(norm) && [[reads(norm, sum)]]", "true"),
+    ("fusion.rs", "&& [[reads(sum, first)]]", "true"),
+    ("fusion.rs", "&& [[read_once(first)]]", "true"),
+    ("fusion.rs", "&& [[reads(norm, sum)]]\n            }", "true"),
+    ("fusion.rs", "[[readers == 1]]", "true"),
+    ("fusion.rs", "[[!graph.outputs().contains(&id)]]", "true"),
+    ("fusion.rs", "=> [[inputs(second) == [logits, top]]] &&", "true"),
+    ("fusion.rs", "&& [[inputs(last) == [second]]],", "true"),
+    ("fusion.rs", "=> [[inputs(second) == [logits]]] &&", "true"),
+    ("fusion.rs", "&& [[inputs(last) == [second, top]]],", "true"),
+    ("fusion.rs", "&& [[is_read_once(graph, second)]]", "true"),
+    ("fusion.rs", "&& [[topk::routes(graph.node(logits).shape.cols, k)]]", "true"),
+    ("fusion.rs", "&& [[graph.node(gate).inputs == graph.node(up).inputs]]", "true"),
+    ("fusion.rs", "&& [[matrix(a) == matrix(b)]]", "true"),
+    ("fusion.rs", "&& [[is_read_once(graph, gate)]]", "true"),
+    ("fusion.rs", "&& [[is_read_once(graph, up)]]", "true"),
+    ("fusion.rs", "[[graph.node(id).inputs[0] == before]]", "true"),
+    ("fusion.rs", "&& [[is_read_once(graph, before)]]", "true"),
+    ("fusion.rs", "([[(query.epsilon, query.head_dim) == (epsilon, head_dim)]])", "true"),
+    ("fusion.rs", "if [[of_query == of_key]]", "true"),
+    ("fusion.rs", "&& [[query.inputs[1] == key.inputs[1]]] =>", "true"),
+    ("fusion.rs", "let fits = [[biased[0] == biased[1]]]\n        &&", "true"),
+    ("fusion.rs", "&& [[biased[0] == biased[2]]]\n        &&", "true"),
+    ("fusion.rs", "&& [[pairs.next().is_none()]]", "true"),
+    ("fusion.rs", "&& [[between.len().is_multiple_of(2)]]", "true"),
+    ("fusion.rs", "&& [[graph.node(*store).inputs[..2] == [pair[1], *value]]]\n        &&", "true"),
+    ("fusion.rs", "&& [[[pair[1], *value].into_iter().all(|id| is_read_once(graph, id))]]", "true"),
+    ("fusion.rs", "&& [[fused::head_dim(rope, norm, cols, cache).is_some()]]", "true"),
+    # A result over what the dispatch of a chain still reads.
+    ("ops/mod.rs", "[[matches!(call.node.op, Op::RmsNorm(_) | Op::KvStore(_))]]", "true"),
+    ("ops/mod.rs", "by_element && [[operand.offset == output.offset]]", "true"),
+    ("ops/mod.rs", "&& [[operand.bytes() == output.bytes()]]", "true"),
+    ("ops/mod.rs", "[[!inside(operand)]]", "true"),
+    ("ops/mod.rs", "[[!inside(operand)]]", "false"),
+    ("ops/mod.rs", "[[!read.any(|operand| meets(operand) && !in_place(operand))]]", "true"),
     # A result over an input.
     ("ops/mod.rs", "&& [[input.offset < output.offset + output.bytes()]]", "true"),
     ("ops/mod.rs", "&& [[output.offset < input.offset + input.bytes()]]", "true"),
@@ -301,7 +365,7 @@ def host_mutants(root, closing, split):
             replacement = f"{text[start:match.start()]} / {by}" if match.group(1) == "div_ceil" else text[start : match.start()]
             add(start, end, replacement, [(match.start() + 1, "mutated_"), (match.end(), "{n}, ")])
         for _, place, replacement in (chosen for chosen in CHOSEN if chosen[0] == file):
-            before, what, after = re.split(r"\[\[|\]\]", place)
+            before, what, after = re.split(r"\[\[|\]\](?!\])", place)
             if text.count(before + what + after) != 1:
                 raise SystemExit(f"{file}: expected once, found {text.count(before + what + after)} times: {place}")
             start = text.index(before + what + after) + len(before)

@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 """Mutation check of the Metal backend: takes away one guard at a time, and looks who notices.
 
-Of the kernels, every barrier, every range guard (a condition, or a clamp of an index) and every tail guard (a load or store of
-fewer than four elements); the tests of the operations concerned then run on the simulated GPU with its sanitizer. Kernels
-are compiled when the tests run (SMELT_METAL_SOURCES), so that a mutant takes no build.
+Of the kernels, every barrier, every range guard (a condition, the end of a loop over data, or the clamp or the wrap of an
+index) and every tail guard (a load or store of fewer than four elements, or a quotient that is rounded up); the tests of
+the operations concerned then run on the simulated GPU with its sanitizer. Kernels are compiled when the tests run
+(SMELT_METAL_SOURCES), so that a mutant takes no build.
 
 Of the encoder, every barrier that it puts into the command buffers of one prompt and one token of each tiny model
 (SMELT_SIM_WITHOUT_BARRIER).
@@ -15,7 +16,7 @@ taken up again; a mutant is judged again when the function around it has changed
 
     scripts/mutate-metal.py                      # all that is not judged yet
     scripts/mutate-metal.py --file norm.metal    # of one file
-    scripts/mutate-metal.py --only barrier       # of one kind: barrier, condition, clamp, tail, encoder, host
+    scripts/mutate-metal.py --only barrier       # of one kind: barrier, condition, loop, clamp, wrap, tail, rounding, encoder, host
     scripts/mutate-metal.py --list               # what there is
     scripts/mutate-metal.py --report FILE        # what was found, as Markdown
 """
@@ -40,7 +41,7 @@ KERNELS = ROOT / "crates/metal/kernels"
 # Which tests run for which file: test program, and a part of the tests' names. What compiles and runs quickly comes first.
 ATTENTION = [("kernels", "a_sink"), ("kernels", "keys"), ("ops", "edges::heads"), ("ops", "edges::windows"), ("ops", "attention::")]
 MATMUL = [("ops", "edges::products"), ("ops", "matmul::"), ("ops", "fused::")]
-EXPERTS = [("ops", "experts_on_metal::"), ("ops", "experts::")]
+EXPERTS = [("experts", "a_layer"), ("ops", "experts_on_metal::"), ("ops", "experts::")]
 TESTS = {
     "norm.metal": [("kernels", "norm"), ("ops", "norm::")],
     "softmax.metal": [("ops", "norm::softmaxes")],
@@ -69,13 +70,24 @@ TESTS = {
 # What runs for survivors with --wide, besides: whole models.
 WIDE = [("ops", ""), ("metal", "a_tiny_model")]
 
-# Guards that are needed, though no test can show it: by file, what stands there and the replacement.
+# Guards that are needed, though no test can show it: by file, function, what stands there and the replacement.
+HUGE = "differs where more than 2^31 elements are left, more than any test computes"
 EQUIVALENT = {
-    ("elementwise.metal", "min(args.elements - i, ulong(4))", "(args.elements - i)"):
-        "differs where more than 2^31 elements are left, more than any test computes",
-    ("attention_prefill.metal", "simd_any(lane < 8 && shrink[b * 64 + lane * 9] != 1.0f)", "true"):
+    ("elementwise.metal", "unary", "min(args.elements - i, ulong(4))", "(args.elements - i)"): HUGE,
+    ("elementwise.metal", "binary", "min(args.elements - i, ulong(4))", "(args.elements - i)"): HUGE,
+    ("attention_prefill.metal", "attention_prefill", "simd_any(lane < 8 && shrink[b * 64 + lane * 9] != 1.0f)", "true"):
         "there for speed: without it, the output is multiplied by one",
-    ("cache.h", "d > 0.0f", "true"):
+    ("topk.metal", "router_1sg", "k < args.k", "k < args.k + 1"):
+        "one lane more has a choice, and does not store it",
+    ("experts.metal", "expert_matvec", "first >= args.rows", "false"):
+        "there for speed: without it, the last SIMD-group reads weights once more, and stores nothing",
+    ("experts.metal", "expert_route", "base < args.choices", "base < args.choices + SIMD_WIDTH"):
+        "a round more has no choices, which the condition in it sees to",
+    ("norm.metal", "norm", "i < cols", "i < cols + stride"):
+        "a round more loads and stores none of its four elements",
+    ("cache.metal", "qkv_finish", "i < dim", "i < dim + 4 * SIMD_WIDTH"):
+        "a round more has no elements, which the conditions in it see to",
+    ("cache.h", "store", "d > 0.0f", "true"):
         "of a block of zeros: a NaN that becomes an integer is 0 here, and anything on another machine",
 }
 
@@ -135,10 +147,16 @@ class Mutant:
         self.text, self.code = text, code
         self.line = text.count("\n", 0, start) + 1
         self.what = " ".join(text[start:end].split())
-        self.unseen = EQUIVALENT.get((file, self.what, replacement))
+        self.unseen = EQUIVALENT.get((file, function_of(code, start), self.what, replacement))
 
     def __str__(self):
         return f"{self.file}:{self.line} {self.kind}: {self.what} -> {self.replacement or 'nothing'}"
+
+
+def function_of(code, start):
+    """The name of the function around an offset."""
+    names = re.findall(r"(?m)^ *(?:kernel|inline|static) [\w ]*?(\w+)\(", code[:start])
+    return names[-1] if names else None
 
 
 def surroundings(code, start):
@@ -216,9 +234,31 @@ def mutants_of(path):
         start += len(re.match(r"\s*(?:return\b)?\s*", code[start:]).group())
         for a, b, replacement in conditions(code, start, match.start(), False):
             add("condition", a, b, replacement)
-    for match in re.finditer(r"const bool \w+ = ([^;?]*);", code):
-        for a, b, replacement in conditions(code, match.start(1), match.end(1), False):
-            add("condition", a, b, replacement)
+    for match in re.finditer(r"const bool (\w+ = [^;?]*);", code):
+        for a, b in split(match.group(1), [","]):
+            begin = match.start(1) + a + match.group(1)[a:b].index("=") + 1
+            for start, stop, replacement in conditions(code, begin, match.start(1) + b, False):
+                add("condition", start, stop, replacement)
+    # One more round, of loops whose end is no constant.
+    for match in re.finditer(r"\b(for|while) \(", code):
+        end = closing(code, match.end() - 1)
+        parts = split(code[match.end() : end], [";"])
+        a, b = (match.end() + at for at in parts[len(parts) // 2])
+        bound = re.fullmatch(r"([^<>&|]*) (<=?) ([^<>&|]*[a-z][^<>&|]*)", code[a:b])
+        if bound:
+            step = re.fullmatch(r".* \+= (.*)", code[match.end() + parts[-1][0] : end])
+            more = step.group(1) if step and match.group(1) == "for" else 1
+            start = a + len(bound.group(1)) - len(bound.group(1).lstrip())
+            add("loop", start, b, f"{code[start:b]} + {more}")
+    # Quotients that are not rounded up, and indices that do not begin again.
+    for match in re.finditer(r"\(((?:[^()]|\([^()]*\))*?) \+ (?:(\d+)|([\w.]+) - 1)\) / ([\w.]+)", code):
+        if match.group(4) == match.group(3) or (match.group(2) and int(match.group(2)) + 1 == int(match.group(4))):
+            add("rounding", match.start(), match.end(), f"({match.group(1)}) / {match.group(4)}")
+    for match in re.finditer(r"(\([^()]*\)|\b[\w.]+) % ([\w.]+)(?=[;\]])", code):
+        # With the quotient beside it, it is the other of two coordinates.
+        line = code[code.rfind("\n", 0, match.start()) : code.find("\n", match.end())]
+        if f"{match.group(1)} / {match.group(2)}" not in line:
+            add("wrap", match.start(), match.end(), match.group(1))
     for match in re.finditer(r"\b(?:min|max)\(", code):
         end = closing(code, match.end() - 1)
         inner = code[match.end() : end]
@@ -330,9 +370,19 @@ class Judge:
         known = self.ledger.known
         return [m for m in mutants if m.key not in known or (self.wide and known[m.key]["caught"] is None)]
 
+    def hint(self, mutant):
+        """The test that caught such a mutant before the function around it changed."""
+        same = (mutant.file, mutant.what, mutant.replacement)
+        for entry in reversed(self.ledger.known.values()):
+            test = re.search(r"\((\w+) ([\w:]+)\)$", entry["caught"] or "")
+            if test and same == (entry["file"], entry["what"], entry["replacement"]):
+                return [test.groups()]
+        return []
+
     def judge(self, mutant, where, tests, environment):
-        """Runs tests until one fails."""
+        """Runs tests until one fails, the likeliest first."""
         caught, seconds = None, 0.0
+        tests = [*self.hint(mutant), *tests]
         tests = dict.fromkeys((program, name) for program, part in tests for name in self.programs.names(program, part))
         for program, name in tests:
             if (program, name) not in self.baseline:
@@ -345,6 +395,8 @@ class Judge:
             if output == LATE:
                 print(f"[{where}] {mutant}\n    undecided: {name} took {took:.0f} s", flush=True)
                 return
+            if "Compile {" in output:
+                sys.exit(f"{mutant} does not compile:\n{output[-3000:]}")
             if not passed:
                 caught = f"{cause(output)} ({program} {name})"
                 break
@@ -437,16 +489,23 @@ def report(ledger, kernels, hosts):
         *section("The host's side", list(rows_of(ledger, hosts))),
         "## Barriers of command buffers",
         "",
-        "| command buffer | barriers | caught |",
-        "|---|---:|---:|",
+        "Of the command buffers of tiny models of each architecture, the barriers that were left out, one after the other.",
+        "",
+        "| command buffer | barriers | caught | survived | not run |",
+        "|---|---:|---:|---:|---:|",
     ]
     cases = {}
-    for entry in ledger.known.values():
-        if entry["kind"] == "encoder":
-            case = cases.setdefault(entry["what"].rsplit(",", 1)[0], [0, 0])
-            case[0] += 1
-            case[1] += entry["caught"] is not None
-    lines += [f"| {case} | {total} | {caught} |" for case, (total, caught) in sorted(cases.items())]
+    for key, entry in ledger.known.items():
+        if entry["kind"] != "encoder":
+            continue
+        _, case, barrier, count = key.split("|")
+        # What was found before the number of barriers changed is of another command buffer.
+        if case not in cases or cases[case][0] != int(count):
+            cases[case] = (int(count), {})
+        cases[case][1][barrier] = entry["caught"] is not None
+    for case, (count, found) in sorted(cases.items()):
+        caught = sum(found.values())
+        lines.append(f"| {case} | {count} | {caught} | {len(found) - caught} | {count - len(found)} |")
     return "\n".join([*lines, ""])
 
 

@@ -72,6 +72,7 @@ fn indices_that_are_no_experts_in_every_tier() {
         for tokens in [1, 40] {
             for bad in [vec![0], vec![1, 2, 3, 30, 31, 32, 33, 79], (0..80).collect()] {
                 let mut scene = Scene::new(Format::Q4_0, [3, 2, tokens], [70, 64]);
+                scene.biased = true;
                 for (i, at) in bad.iter().copied().filter(|at| at / 2 < tokens).enumerate() {
                     scene.indices[at] = [-1, 3, i32::MIN, i32::MAX][i % 4];
                 }
@@ -79,6 +80,15 @@ fn indices_that_are_no_experts_in_every_tier() {
             }
         }
     }
+}
+
+/// The most tiles that so many choices can make: of each group the last has one choice, also of what is no expert's.
+#[test]
+fn as_many_tiles_as_there_can_be() {
+    let mut tested = metal_with(Switches::default());
+    let mut scene = Scene::new(Format::Q4_0, [3, 1, 36], [5, 32]);
+    scene.indices = [vec![0; 33], vec![1, 2, 3]].concat();
+    judge(&mut tested, "five tiles", &scene, TILED);
 }
 
 /// As many as the kernel that groups them has counters for, and one more.

@@ -234,6 +234,8 @@ pub struct Case<'b> {
     pub bend: Option<Bend>,
     /// Whether the backend need not claim the operation.
     pub unclaimed: bool,
+    /// The bytes of the result before the node runs.
+    pub before: u8,
 }
 
 /// Changes operands: inputs, and the output.
@@ -256,6 +258,8 @@ impl<'b> Case<'b> {
             seconds: 0.0,
             bend: None,
             unclaimed: false,
+            // No number.
+            before: 0xff,
         }
     }
 
@@ -384,7 +388,7 @@ impl<'b> Case<'b> {
             Some(input) => operands[input],
             None => {
                 let buffer = self.backend.alloc_buffer(bytes).unwrap();
-                self.backend.write_host(buffer, 0, &vec![0xff; bytes]).unwrap();
+                self.backend.write_host(buffer, 0, &vec![self.before; bytes]).unwrap();
                 Operand { buffer, offset: 0, dtype: node_ref.dtype, shape: node_ref.shape, producer: node }
             }
         };

@@ -3,8 +3,8 @@
 
 use crate::harness::*;
 use graph::ops::{
-    Activation, BatchMatMul, FusedFfn, FusedQkv, GetRows, KvLoad, KvStore, MatMul, Permute, QkNorm,
-    QkvBiasRopeStore, RmsNorm, Rope, RopeStyle, Softmax, View,
+    Activation, BatchMatMul, ClampedSwiGlu, ExpertMatMul, FusedFfn, FusedQkv, GetRows, KvLoad, KvStore,
+    MatMul, Permute, QkNorm, QkvBiasRopeStore, RmsNorm, Rope, RopeStyle, Softmax, TopK, View,
 };
 use graph::{Backend, BackendError, DType, GroupId, InputKind, NodeId, Op, Shape, StatePart, StateSpec};
 use metal::device::{Limits, Size};
@@ -65,7 +65,11 @@ fn operands_of_elementwise_operations() {
         });
     }
     refused(backend, None, "soft cap", None, |case| (Op::SoftCap(-1.0), vec![input(case, two(8))]));
-    for op in [Op::Add, Op::Mul, Op::Gated(Activation::Gelu)] {
+    let clamped = |limit| Op::ClampedSwiGlu(ClampedSwiGlu { alpha: 1.7, limit });
+    refused(backend, None, "limit", None, |case| {
+        (clamped(0.0), vec![input(case, two(8)), input(case, two(8))])
+    });
+    for op in [Op::Add, Op::Mul, Op::Gated(Activation::Gelu), clamped(7.0)] {
         let pair = |case: &mut Case<'_>| vec![input(case, two(8)), input(case, two(8))];
         refused(backend, None, "elements of the result", Some(shorter), |case| (op.clone(), pair(case)));
         for bend in
@@ -164,6 +168,73 @@ fn operands_of_products() {
         }
     };
     refused(backend, None, "columns of the result", Some(|_, y| y.shape = two(3)), gated([4, 4]));
+}
+
+#[test]
+fn operands_of_products_with_experts() {
+    let mut backend = metal(Switches::default());
+    let backend: &mut dyn Backend = &mut backend;
+    // Two of three experts for each of two tokens.
+    let product = |bias_format: Format| {
+        move |case: &mut Case<'_>| {
+            let weight = case.weight("w", Format::F32, 12, 8, vec![0; 384]);
+            let bytes = vec![0; 3 * bias_format.row_bytes(4).unwrap()];
+            let bias = Some(case.weight("b", bias_format, 3, 4, bytes));
+            let inputs = vec![input(case, two(8)), case.indices(two(2), &[0, 1, 2, 0])];
+            (Op::ExpertMatMul(ExpertMatMul { weight, bias, experts: 3, used: 2 }), inputs)
+        }
+    };
+    let plain = product(Format::F32);
+    refused(backend, None, "type of the indices", Some(|inputs, _| inputs[1].dtype = DType::F32), plain);
+    refused(backend, None, "columns of the indices", Some(|inputs, _| inputs[1].shape = two(1)), plain);
+    refused(backend, None, "columns of the weight", Some(|inputs, _| inputs[0].shape = two(7)), plain);
+    refused(backend, None, "rows of the result", Some(|_, y| y.shape = Shape::new(3, 4)), plain);
+    refused(backend, None, "columns of the result", Some(|_, y| y.shape = Shape::new(4, 3)), plain);
+    refused(backend, None, "rows of input 0", Some(|inputs, _| inputs[0].shape = Shape::new(1, 8)), plain);
+    refused(backend, None, "format of the bias", None, product(Format::F16));
+
+    let sum =
+        |case: &mut Case<'_>| (Op::CombineExperts, vec![input(case, Shape::new(4, 8)), input(case, two(2))]);
+    refused(backend, None, "rows of input 0", Some(|inputs, _| inputs[0].shape = Shape::new(3, 8)), sum);
+    refused(backend, None, "rows of the result", Some(|_, y| y.shape = Shape::new(1, 8)), sum);
+    refused(backend, None, "columns of the result", Some(|_, y| y.shape = two(7)), sum);
+}
+
+#[test]
+fn operands_of_choices() {
+    let mut backend = metal(Switches::default());
+    let backend: &mut dyn Backend = &mut backend;
+    let top = |case: &mut Case<'_>| (Op::TopK(TopK { k: 3 }), vec![input(case, two(8))]);
+    refused(backend, None, "k", Some(|inputs, _| inputs[0].shape = two(2)), top);
+    refused(backend, None, "type of the result", Some(|_, y| y.dtype = DType::F32), top);
+    refused(backend, None, "rows of the result", Some(|_, y| y.shape = Shape::new(1, 3)), top);
+    refused(backend, None, "columns of the result", Some(|_, y| y.shape = two(2)), top);
+    let gather = |case: &mut Case<'_>| {
+        (Op::GatherCols, vec![input(case, two(8)), case.indices(two(2), &[0, 1, 2, 0])])
+    };
+    refused(backend, None, "type of the columns", Some(|inputs, _| inputs[1].dtype = DType::F32), gather);
+    let fewer: Bend = |inputs, y| (inputs[1].shape, y.shape) = (Shape::new(1, 2), Shape::new(1, 2));
+    refused(backend, None, "rows of the columns", Some(fewer), gather);
+    refused(backend, None, "shape of the result", Some(|_, y| y.shape = two(1)), gather);
+}
+
+/// What the host fills in, in place of what a router would choose.
+#[test]
+fn choices_that_are_not_there() {
+    let mut backend = metal(Switches::default());
+    for found in [-1, 8] {
+        let expected = |what: &str, limit| {
+            Err(BackendError::BadInput { what: what.into(), row: 1, found: found.into(), limit })
+        };
+        let mut case = Case::new(&mut backend, &params(2));
+        let inputs = [input(&mut case, two(8)), case.ints(InputKind::Tokens, &[0, found])];
+        assert_eq!(case.try_run(Op::GatherCols, &inputs), expected("column", 8));
+        let mut case = Case::new(&mut backend, &params(2));
+        let inputs = [input(&mut case, two(8)), case.ints(InputKind::Tokens, &[0, found])];
+        let weight = case.weight("w", Format::F32, 8, 8, vec![0; 256]);
+        let op = ExpertMatMul { weight, bias: None, experts: 8, used: 1 };
+        assert_eq!(case.try_run(Op::ExpertMatMul(op), &inputs), expected("expert", 8));
+    }
 }
 
 #[test]

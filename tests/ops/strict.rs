@@ -4,8 +4,13 @@ use crate::attention::{Scene, attention};
 use crate::harness::*;
 use graph::ops::{MatMul, RmsNorm, Softmax};
 use graph::{DType, Op, Shape};
-use metal::Switches;
+use metal::device::CompileOptions;
+use metal::library::Compiled;
+use metal::{MetalBackend, MetalOptions, Switches};
+use metal_sim::compile::{self, Clang, Source};
+use metal_sim::device::SimDevice;
 use quant::Format;
+use std::time::Duration;
 
 #[test]
 fn strict_arithmetic_keeps_the_bounds() {
@@ -45,4 +50,18 @@ fn strict_arithmetic_keeps_the_bounds() {
             assert_eq!(y.iter().all(|y| y.is_finite()), row != 1, "row {row}");
         }
     }
+}
+
+/// Libraries that were compiled ahead of time have fast arithmetic.
+#[test]
+fn a_strict_start_compiles_its_libraries() {
+    let device = SimDevice::from_environment().unwrap();
+    let source =
+        Source { name: "copy", text: "kernel void other() {}", include_directories: &[], only: None };
+    let library = compile::build(&Clang::find().unwrap(), source, &CompileOptions::default()).unwrap();
+    let embedded: Compiled = Vec::leak(vec![("copy", &*Vec::leak(std::fs::read(library).unwrap()))]);
+    let switches = Switches { strict: true, ..Switches::default() };
+    let options = MetalOptions { name: METAL, timeout: Duration::from_secs(1), switches };
+    let backend = MetalBackend::with_embedded(device, options, embedded).unwrap();
+    assert!(backend.pipelines().names().any(|name| name == "copy"));
 }

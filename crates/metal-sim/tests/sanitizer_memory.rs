@@ -78,6 +78,10 @@ fn accesses_outside_of_what_the_kernel_was_promised_to_touch() {
     clean(SOURCE, run(None));
     let report = finds(SOURCE, run(Some(256)), Kind::OutOfBounds, "past_the_end", None).remove(0);
     assert_eq!(offset_and_length(&report), (256, 256));
+    let report = finds(SOURCE, run(Some(0)), Kind::OutOfBounds, "past_the_end", None).remove(0);
+    // Of nothing at all, whichever thread comes first.
+    let (offset, length) = offset_and_length(&report);
+    assert!((4..=256).contains(&offset) && length == 0, "{offset}, {length}");
 }
 
 #[test]

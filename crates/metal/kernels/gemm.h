@@ -44,21 +44,16 @@ inline void gemm_tile(device const uchar* in_row,
     }
 
     for (int step = 0; step < units; step += 2) {
-        UnitValues decoded;
-        for (short i = 0; i < 4; i++) decoded.v[i] = 0.0f;
-        if (step + part < units) {
-            Unit u;
-            F::load(in_row, step + part, cols, u);
-            decoded = values_of(u);
-        }
-        float4 in[2] = {float4(0.0f), float4(0.0f)};
-        const int unit = step + (run >> 1);
-        if (unit < units) {
-            const int offset = F::offset(unit) + (run & 1) * F::GAP;
-            for (short i = 0; i < 2; i++) {
-                in[i] = F::PARTIAL ? load4_partial(in_token + offset + 4 * i, cols - offset - 4 * i)
-                                   : load4(in_token + offset + 4 * i);
-            }
+        // Rows of blocks have an even number of units. Of other rows the last step may have a unit too many: all of it is past
+        // the row, so that nothing is loaded, and it counts as zeros.
+        Unit u;
+        F::load(in_row, step + part, cols, u);
+        const UnitValues decoded = values_of(u);
+        const int offset = F::offset(step + (run >> 1)) + (run & 1) * F::GAP;
+        float4 in[2];
+        for (short i = 0; i < 2; i++) {
+            in[i] = F::PARTIAL ? load4_partial(in_token + offset + 4 * i, cols - offset - 4 * i)
+                               : load4(in_token + offset + 4 * i);
         }
         // The loads above overlap with the products of the step before; now its tiles may be overwritten.
         threadgroup_barrier(mem_flags::mem_threadgroup);

@@ -40,7 +40,8 @@ impl Chain {
         for node in [scaled, sum, norm] {
             backend.prepare_node(&graph, node).unwrap();
         }
-        let buffers = [(); 5].map(|()| backend.alloc_buffer(2 * COLS * 4).unwrap());
+        // A row more than there is, so that a result can begin behind the first one.
+        let buffers = [(); 5].map(|()| backend.alloc_buffer(3 * COLS * 4).unwrap());
         for buffer in &buffers[..2] {
             backend.write_host(*buffer, 0, &2f32.to_le_bytes().repeat(2 * COLS)).unwrap();
         }
@@ -49,6 +50,17 @@ impl Chain {
 
     /// Executes one of the nodes with operands of these shapes.
     fn execute(&mut self, id: NodeId, inputs: &[Shape], output: Shape) -> Result<(), BackendError> {
+        self.execute_to(id, inputs, output, None)
+    }
+
+    /// The same with a result in some other buffer, from some byte on.
+    fn execute_to(
+        &mut self,
+        id: NodeId,
+        inputs: &[Shape],
+        output: Shape,
+        place: Option<(BufferId, usize)>,
+    ) -> Result<(), BackendError> {
         let node = self.graph.node(id);
         let [a, b, sum, norm, scaled] = self.buffers;
         let (from, to) = match id {
@@ -58,6 +70,7 @@ impl Chain {
         };
         let operand =
             |buffer, shape, producer| Operand { buffer, offset: 0, dtype: DType::F32, shape, producer };
+        let (buffer, offset) = place.unwrap_or((to, 0));
         let inputs: Vec<Operand> = from
             .into_iter()
             .zip(inputs)
@@ -69,7 +82,7 @@ impl Chain {
             node,
             graph: &self.graph,
             inputs: &inputs,
-            output: operand(to, output, id),
+            output: Operand { offset, ..operand(buffer, output, id) },
             state: None,
             epoch: 1,
         })
@@ -114,6 +127,23 @@ fn a_chain_that_does_not_end_is_an_error_and_leaves_nothing_behind() {
     assert_eq!(Chain::what(chain.execute(chain.scaled, &[WHOLE], WHOLE)), "order of nodes");
     chain.execute(chain.scaled, &[WHOLE], WHOLE).unwrap();
     chain.backend.synchronize().unwrap();
+}
+
+/// A norm may lie where an input of the sum lay: each row is read before it is written. A row further on, it would be written over
+/// the input of the next.
+#[test]
+fn a_norm_across_the_rows_of_an_input_is_a_dispatch_of_its_own() {
+    for (offset, dispatches) in [(0, 1), (COLS * 4, 2)] {
+        let mut chain = Chain::new();
+        let (before, input) = (chain.backend.counts().dispatches, chain.buffers[0]);
+        chain.execute(chain.sum, &[WHOLE; 2], WHOLE).unwrap();
+        chain.execute_to(chain.norm, &[WHOLE], WHOLE, Some((input, offset))).unwrap();
+        assert_eq!(chain.backend.counts().dispatches, before + dispatches);
+        chain.backend.synchronize().unwrap();
+        let mut bytes = [0; 2 * COLS * 4];
+        chain.backend.read_host(input, offset, &mut bytes).unwrap();
+        assert_eq!(bytes.to_vec(), 1f32.to_le_bytes().repeat(2 * COLS));
+    }
 }
 
 #[test]

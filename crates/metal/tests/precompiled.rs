@@ -5,7 +5,9 @@ mod common;
 #[path = "../build/xcode.rs"]
 mod xcode;
 
-use metal::library::{Compiled, EMBEDDED, LIBRARIES, Sources};
+use metal::device::{CompileOptions, MathMode};
+use metal::library::{EMBEDDED, LIBRARIES, Sources};
+use metal::pipelines::Loader;
 use metal::{MetalBackend, MetalOptions, Switches};
 use metal_sim::compile::{self, Clang, Source};
 use metal_sim::device::SimDevice;
@@ -59,8 +61,8 @@ fn every_source_is_compiled_and_linked_with_the_options_of_the_start() {
     let texts = |(name, path): &xcode::Compiled| (*name, fs::read_to_string(path).unwrap());
     assert_eq!(libraries.iter().map(texts).collect::<Vec<_>>(), sources());
     // The flags say what `CompileOptions::default()` says.
-    let options = metal::device::CompileOptions::default();
-    assert_eq!((options.version.macro_value(), options.math), (310, metal::device::MathMode::Fast));
+    let options = CompileOptions::default();
+    assert_eq!((options.version.macro_value(), options.math), (310, MathMode::Fast));
 
     xcode::embed(&libraries, folder.path()).unwrap();
     let list = fs::read_to_string(folder.path().join("embedded.rs")).unwrap();
@@ -103,37 +105,50 @@ fn what_is_embedded_is_all_libraries_or_none() {
     assert!(names.is_empty() || names == all, "{names:?}");
 }
 
-fn start(switches: Switches, embedded: Compiled) -> MetalBackend<SimDevice> {
-    let device = SimDevice::from_environment().expect("clang is installed");
-    let options = MetalOptions { name: common::NAME, timeout: Duration::from_secs(100), switches };
-    MetalBackend::with_embedded(device, options, embedded).unwrap()
+/// A kernel library of the simulator.
+fn build(name: &'static str, text: &str) -> &'static [u8] {
+    let source = Source { name, text, include_directories: &[], only: None };
+    let path = compile::build(&Clang::find().unwrap(), source, &CompileOptions::default()).unwrap();
+    Vec::leak(fs::read(path).unwrap())
 }
 
 #[test]
 fn embedded_libraries_take_the_place_of_sources_unless_something_else_is_asked_for() {
-    // A library in place of the copy family's: with one more kernel, it would not be missed; with none of its name, the
-    // start fails.
+    let device = SimDevice::from_environment().expect("clang is installed");
     let library = LIBRARIES.iter().find(|library| library.name == "copy").unwrap();
-    let build = |text: &str| -> &'static [u8] {
-        let source = Source { name: "copy", text, include_directories: &[], only: None };
-        let path = compile::build(&Clang::find().unwrap(), source, &metal::device::CompileOptions::default())
-            .unwrap();
-        Vec::leak(fs::read(path).unwrap())
-    };
     let text = library.source(&Sources::default());
-    let named = |data: &'static [u8]| -> Compiled { Vec::leak(vec![("copy", data)]) };
-    let whole = named(build(&text));
-    let other = named(build(&text.replace("kernel void copy(", "kernel void other(")));
-    assert!(start(Switches::default(), whole).pipelines().names().any(|name| name == "copy"));
-
-    let device = SimDevice::from_environment().unwrap();
-    let options = |switches| MetalOptions { name: common::NAME, timeout: Duration::ZERO, switches };
-    let error = MetalBackend::with_embedded(device, options(Switches::default()), other).err().unwrap();
-    assert!(error.to_string().contains("'copy'"), "{error}");
-    // Of another arithmetic, from other sources, and where the device refuses the bytes, the source is compiled.
-    start(Switches { strict: true, ..Switches::default() }, other);
+    let without = build("copy", &text.replace("kernel void copy(", "kernel void other("));
+    let with_more = build("copy", &format!("{text}\nkernel void one_more() {{}}\n"));
     let folder = tempfile::tempdir().unwrap();
     fs::write(folder.path().join("copy.metal"), library.files.last().unwrap().1).unwrap();
-    start(Switches { sources: Some(folder.path().into()), ..Switches::default() }, other);
-    start(Switches::default(), &[("copy", b"MTLB for a later system")]);
+    let elsewhere = Switches { sources: Some(folder.path().into()), ..Switches::default() };
+    let elsewhere = Sources::new(&elsewhere, LIBRARIES).unwrap();
+    for (what, math, sources, data, kernel, found) in [
+        ("the library", MathMode::Fast, Sources::default(), with_more, "one_more", true),
+        ("the library", MathMode::Fast, Sources::default(), without, "copy", false),
+        ("of another arithmetic", MathMode::Safe, Sources::default(), without, "copy", true),
+        ("from other sources", MathMode::Fast, elsewhere, without, "copy", true),
+        (
+            "that the device refuses",
+            MathMode::Fast,
+            Sources::default(),
+            b"MTLB for a later system",
+            "copy",
+            true,
+        ),
+    ] {
+        let embedded = [("copy", data)];
+        let mut loader = Loader::new(&device, math, sources, None).with_embedded(Vec::leak(embedded.into()));
+        loader.compile(std::slice::from_ref(library)).unwrap();
+        assert_eq!(loader.library(library).unwrap().kernel(kernel).is_ok(), found, "{what}, {kernel}");
+    }
+}
+
+#[test]
+fn a_start_takes_the_embedded_libraries() {
+    let device = SimDevice::from_environment().expect("clang is installed");
+    let empty = build("copy", "kernel void other() {}");
+    let options = MetalOptions { name: common::NAME, timeout: Duration::ZERO, switches: Switches::default() };
+    let error = MetalBackend::with_embedded(device, options, Vec::leak(vec![("copy", empty)])).err().unwrap();
+    assert!(error.to_string().contains("'copy'"), "{error}");
 }

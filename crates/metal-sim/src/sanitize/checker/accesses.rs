@@ -348,8 +348,12 @@ impl Checker {
     }
 }
 
+/// Bytes from an address to the nearest one of a range. Nothing is in an empty range: it is as far away as its start, and one more.
 fn distance(address: u64, start: u64, length: u64) -> u64 {
-    if address < start { start - address } else { (address - start).saturating_sub(length - 1) }
+    match address.checked_sub(start) {
+        None => start - address,
+        Some(behind) => behind.saturating_add(1).saturating_sub(length),
+    }
 }
 
 fn describe(binding: &CheckedBinding, address: u64) -> Memory {

@@ -72,6 +72,7 @@ WIDE = [("ops", ""), ("metal", "a_tiny_model")]
 
 # Guards that are needed, though no test can show it: by file, function, what stands there and the replacement.
 HUGE = "differs where more than 2^31 elements are left, more than any test computes"
+NO_KEYS = "a round more has no keys, which the condition in it sees to"
 EQUIVALENT = {
     ("elementwise.metal", "unary", "min(args.elements - i, ulong(4))", "(args.elements - i)"): HUGE,
     ("elementwise.metal", "binary", "min(args.elements - i, ulong(4))", "(args.elements - i)"): HUGE,
@@ -83,10 +84,12 @@ EQUIVALENT = {
         "there for speed: without it, the last SIMD-group reads weights once more, and stores nothing",
     ("experts.metal", "expert_route", "base < args.choices", "base < args.choices + SIMD_WIDTH"):
         "a round more has no choices, which the condition in it sees to",
-    ("norm.metal", "norm", "i < cols", "i < cols + stride"):
+    ("norm.metal", "rms_norm", "i < cols", "i < cols + stride"):
         "a round more loads and stores none of its four elements",
     ("cache.metal", "qkv_finish", "i < dim", "i < dim + 4 * SIMD_WIDTH"):
         "a round more has no elements, which the conditions in it see to",
+    ("attention_decode.metal", "attention_flash", "base < end", "base < end + FLASH_SIMDGROUPS * 8"): NO_KEYS,
+    ("attention_prefill.metal", "attention_prefill", "base < end", "base < end + KEYS"): NO_KEYS,
     ("cache.h", "store", "d > 0.0f", "true"):
         "of a block of zeros: a NaN that becomes an integer is 0 here, and anything on another machine",
 }

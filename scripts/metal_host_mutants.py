@@ -230,6 +230,15 @@ UNSEEN = {
         ("qkv_finish", 'equal("elements of the bias"', "", BUILDER),
         ("qkv_finish", 'equal("head dim of the rotation"', "", "the head dim comes from the rotation, where there is one"),
     ],
+    "ops/elementwise.rs": [
+        ("clamped_swiglu", "require(op.limit > 0.0", "", BUILDER),
+    ],
+    "ops/experts.rs": [
+        ("operands", "require(whole", "", BUILDER),
+        ("operands", "require(op.used > 0", "", BUILDER),
+        ("operands", 'equal("bytes of the weight"', "", "weights are registered with as many bytes"),
+        ("operands", 'equal("elements of the bias"', "", BUILDER),
+    ],
     "ops/matmul.rs": [
         ("check", "require(product.weights.len() <= 3", "", INSIDE),
         ("check", 'equal("bytes of the weight"', "", "weights are registered with as many bytes"),
@@ -247,6 +256,10 @@ UNSEEN = {
     ],
     "ops/softmax.rs": [
         ("softmax", "x.shape.cols.next_multiple_of(32)", "x.shape.cols", "a SIMD-group that is not full adds up what it has"),
+    ],
+    "ops/topk.rs": [
+        ("top_k", "cols.div_ceil(PER_THREAD)", "cols / PER_THREAD", "fewer threads compute the same in more steps"),
+        ("top_k", ".next_multiple_of(32)", "", "a SIMD-group that is not full has the best of what it has"),
     ],
     "ops/rows.rs": [
         ("gather", 'equal("bytes of the table"', "", "weights, operands and states have the bytes of their shape"),

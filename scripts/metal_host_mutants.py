@@ -138,10 +138,9 @@ CHOSEN = [
     ("ops/topk.rs", "[[cols <= TOPK_NARROW]] &&", "true"),
     ("ops/topk.rs", "[[(1..=cols.min(ROUTER_MOST)).contains(&k)]]", "true"),
     # Heads that the store can take.
-    ("ops/fused.rs", "[[head_dim > 0]] &&", "true"),
     ("ops/fused.rs", "[[query.is_multiple_of(head_dim)]]", "true"),
     ("ops/fused.rs", "[[key.is_multiple_of(head_dim)]]", "true"),
-    ("ops/fused.rs", "[[key > 0]];", "true"),
+    ("ops/fused.rs", "[[key > 0]]\n            &&", "true"),
     ("ops/fused.rs", "[[head_dim.is_multiple_of(block)]]", "true"),
     ("ops/fused.rs", "[[value.is_multiple_of(key / head_dim)]]", "true"),
     ("ops/fused.rs", "[[(value / (key / head_dim)).is_multiple_of(block)]]", "true"),
@@ -199,6 +198,7 @@ CHOSEN = [
 BUILDER = "the graph's builder refuses it first"
 INSIDE = "nothing in this crate asks for it; an operation to come might"
 SLOWER = "without it there are barriers more: slower, not wrong"
+UNFUSED = "without it there may be dispatches more: slower, not wrong"
 UNSEEN = {
     "tracker.rs": [
         ("dispatch", "(other.columns.is_none()", "other.columns == touch.columns", "more ranges are kept, none is lost"),
@@ -249,6 +249,10 @@ UNSEEN = {
         ("check", 'equal("rows of the up projection"', "", BUILDER),
         ("matvec", "tokens <= most", "tokens < most", "the variant for more tokens computes the same, slower"),
         ("gemm_threadgroup_bytes", "tiles.max(", "tiles", "with these sizes the tiles take as much as the results"),
+    ],
+    "ops/mod.rs": [
+        ("is_apart", "operand.bytes() == output.bytes()", "true", "what is read row by row has as many bytes as the result"),
+        ("is_apart", "!inside(operand)", "true", UNFUSED),
     ],
     "ops/norm.rs": [
         ("normalise", "cols.div_ceil(PER_THREAD)", "cols / PER_THREAD", "fewer threads compute the same in more steps"),

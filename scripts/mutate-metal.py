@@ -63,7 +63,9 @@ TESTS = {
     "attention_decode.metal": ATTENTION,
     "attention_prefill.metal": ATTENTION,
     "attention.h": ATTENTION,
-    "common.h": [("ops", "edges::soft_caps"), ("ops", "elementwise::"), ("ops", "edges::values"), *MATMUL],
+    "common.h": [
+        ("ops", "experts::the_gate"), ("ops", "edges::soft_caps"), ("ops", "elementwise::"), ("ops", "edges::values"), *MATMUL,
+    ],
     "formats.h": [("ops", "edges::rows"), *MATMUL],
 }
 
@@ -393,7 +395,7 @@ class Judge:
                 if not passed:
                     sys.exit(f"{program} {name} fails without a mutant:\n{output[-3000:]}")
                 self.baseline[program, name] = took
-            passed, took, output = self.programs.run(program, name, environment, 120 + 5 * self.baseline[program, name])
+            passed, took, output = self.programs.run(program, name, environment, 900 + 5 * self.baseline[program, name])
             seconds += took
             if output == LATE:
                 print(f"[{where}] {mutant}\n    undecided: {name} took {took:.0f} s", flush=True)

@@ -421,5 +421,9 @@ mod tests {
         // Of the next graph, only the norm is ours, and its number is higher than all before.
         fusion.prepare(&graphs[1].0, *normed, ALL);
         assert_eq!(fusion.holds(*sum), None);
+        // The sum alone, and then the norm of another graph.
+        fusion.prepare(graph, *sum, ALL);
+        fusion.prepare(&graphs[1].0, *normed, ALL);
+        assert_eq!(fusion.holds(*sum), None);
     }
 }

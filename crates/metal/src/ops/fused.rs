@@ -175,8 +175,10 @@ pub(crate) fn head_dim(
         _ => 4,
     };
     let fits = |&head_dim: &usize| {
-        let whole = head_dim > 0 && query.is_multiple_of(head_dim) && key.is_multiple_of(head_dim) && key > 0;
-        whole
+        // Nothing but 0 is a multiple of 0.
+        key > 0
+            && query.is_multiple_of(head_dim)
+            && key.is_multiple_of(head_dim)
             && head_dim.is_multiple_of(block)
             && value.is_multiple_of(key / head_dim)
             && (value / (key / head_dim)).is_multiple_of(block)
@@ -201,7 +203,20 @@ mod tests {
         assert_eq!(width([12, 4, 4], DType::F32), Some(4));
         assert_eq!(width([12, 4, 4], DType::Packed(Format::Q8_0)), None);
         assert_eq!(width([10, 4, 4], DType::F32), None);
+        assert_eq!(width([4, 0, 0], DType::F32), None);
+        assert_eq!(head_dim(None, Some(4), [8, 6, 4], DType::F32), None);
+        assert_eq!(head_dim(None, Some(0), [8, 4, 4], DType::F32), None);
         assert_eq!(head_dim(None, Some(80), [160, 80, 80], DType::F16), Some(80));
         assert_eq!(head_dim(None, Some(80), [160, 80, 80], DType::Packed(Format::Q8_0)), None);
+        for (dim, cols, fits) in [
+            (64, [64, 128, 64], true),
+            (64, [96, 64, 64], false),
+            (80, [160, 80, 64], false),
+            (64, [64, 64, 80], false),
+            (64, [128, 128, 65], false),
+        ] {
+            let found = head_dim(None, Some(dim), cols, DType::Packed(Format::Q8_0));
+            assert_eq!(found, fits.then_some(dim), "{dim} of {cols:?}");
+        }
     }
 }

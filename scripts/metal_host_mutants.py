@@ -147,7 +147,9 @@ CHOSEN = [
     # Which nodes one dispatch computes.
     ("fusion.rs", "if [[fresh]] ||", "false"),
     ("fusion.rs", "|| [[self.order.last().is_some_and(|&last| last >= id)]]", "false"),
-    ("fusion.rs", "[[nodes.iter().all(|node| !self.held.contains_key(node))]]", "true"),
+    ("fusion.rs", "[[!nodes.iter().any(taken)]]", "true"),
+    ("fusion.rs", "[[held == node]] || last == node", "false"),
+    ("fusion.rs", "held == node || [[last == node]]", "false"),
     ("fusion.rs", "[[matches!(graph.nodes()[between].op, Op::Input(_))]]", "true"),
     ("fusion.rs", "&& [[node.inputs.iter().all(whole)]]", "true"),
     ("fusion.rs", "&& [[node.inputs[0] != node.inputs[1]]]\n", "true"),
@@ -175,7 +177,6 @@ CHOSEN = [
     ("fusion.rs", "let fits = [[biased[0] == biased[1]]]\n        &&", "true"),
     ("fusion.rs", "&& [[biased[0] == biased[2]]]\n        &&", "true"),
     ("fusion.rs", "&& [[pairs.next().is_none()]]", "true"),
-    ("fusion.rs", "&& [[between.len().is_multiple_of(2)]]", "true"),
     ("fusion.rs", "&& [[graph.node(*store).inputs[..2] == [pair[1], *value]]]\n        &&", "true"),
     ("fusion.rs", "&& [[[pair[1], *value].into_iter().all(|id| is_read_once(graph, id))]]", "true"),
     ("fusion.rs", "&& [[fused::head_dim(rope, norm, cols, cache).is_some()]]", "true"),
@@ -202,6 +203,9 @@ UNFUSED = "without it there may be dispatches more: slower, not wrong"
 UNSEEN = {
     "tracker.rs": [
         ("dispatch", "(other.columns.is_none()", "other.columns == touch.columns", "more ranges are kept, none is lost"),
+    ],
+    "fusion.rs": [
+        ("prepare", "held == node", "false", "no chain that there is has nodes that another one holds; one to come might"),
     ],
     "recorder.rs": [
         ("add", "!slice.memory.is_constant()", "true", "what no kernel writes conflicts with nothing; it only takes longer to find out"),

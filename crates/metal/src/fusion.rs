@@ -72,7 +72,9 @@ impl Fusion {
         for (chain, length) in Chain::LENGTHS.into_iter().filter(|(chain, _)| chains.contains(chain)) {
             let Some(start) = self.order.len().checked_sub(length) else { continue };
             let nodes = &self.order[start..];
-            if nodes.iter().all(|node| !self.held.contains_key(node)) && is_chain(graph, chain, nodes) {
+            // A node is part of one chain, be it as its end.
+            let taken = |node: &NodeId| self.held.iter().any(|(held, last)| held == node || last == node);
+            if is_chain(graph, chain, nodes) && !nodes.iter().any(taken) {
                 self.held.extend(nodes[..length - 1].iter().map(|&node| (node, id)));
                 return;
             }
@@ -204,7 +206,6 @@ fn is_qkv_store(graph: &Graph, nodes: &[NodeId]) -> Option<()> {
     let fits = biased[0] == biased[1]
         && biased[0] == biased[2]
         && pairs.next().is_none()
-        && between.len().is_multiple_of(2)
         && graph.node(*store).inputs[..2] == [pair[1], *value]
         && [pair[1], *value].into_iter().all(|id| is_read_once(graph, id))
         && fused::head_dim(rope, norm, cols, cache).is_some();
@@ -214,7 +215,7 @@ fn is_qkv_store(graph: &Graph, nodes: &[NodeId]) -> Option<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use graph::ops::{Activation, GetRows, RmsNorm, RopeStyle, RopeTable};
+    use graph::ops::{Activation, GetRows, RmsNorm, RopeStyle, RopeTable, Softmax, View};
     use graph::{CacheParams, DType, GraphBuilder, GroupId, InputKind, Participation, WeightInfo};
     use quant::Format;
     use std::sync::Arc;
@@ -324,6 +325,140 @@ mod tests {
         assert_eq!(plan(&b.finish(&[normed]), &[], ALL), []);
     }
 
+    #[test]
+    fn a_row_that_is_added_to_all_is_left_alone() {
+        let mut b = builder(2);
+        let [x, _] = two(&mut b);
+        let first = View { first_row: 0, rows: 1, first_col: 0, cols: 8 };
+        let row = b.op("row", Op::View(first), &[x]).unwrap();
+        let sum = add(&mut b, x, row);
+        let normed = norm(&mut b, sum);
+        assert_eq!(plan(&b.finish(&[normed]), &[], ALL), []);
+    }
+
+    #[test]
+    fn a_norm_joins_the_sum_that_alone_reads_it() {
+        for (reads, read_again) in [(true, false), (true, true), (false, true)] {
+            let mut b = builder(2);
+            let [x, y] = two(&mut b);
+            let first = norm(&mut b, x);
+            let sum = add(&mut b, y, if reads { first } else { x });
+            let second = norm(&mut b, sum);
+            let outputs = match read_again {
+                true => vec![second, add(&mut b, first, y)],
+                false => vec![second],
+            };
+            let mut expected = vec![(sum.0, second.0)];
+            if reads && !read_again {
+                expected.insert(0, (first.0, second.0));
+            }
+            assert_eq!(plan(&b.finish(&outputs), &[], ALL), expected, "{reads} {read_again}");
+        }
+    }
+
+    #[test]
+    fn the_end_of_a_chain_begins_no_other() {
+        let mut b = builder(2);
+        let [x, y] = two(&mut b);
+        let sum = add(&mut b, x, y);
+        let normed = norm(&mut b, sum);
+        let second_sum = add(&mut b, y, normed);
+        let second_norm = norm(&mut b, second_sum);
+        let expected = [(sum.0, normed.0), (second_sum.0, second_norm.0)];
+        assert_eq!(plan(&b.finish(&[second_norm]), &[], ALL), expected);
+    }
+
+    /// What may be odd about a router's choice and its weights.
+    #[derive(Clone, Copy, Debug, PartialEq)]
+    enum Choice {
+        Plain,
+        /// Elements of other logits, or a softmax of them.
+        OtherLogits,
+        /// The last node reads something else than the second one.
+        OtherSecond,
+        /// The columns are of another choice.
+        OtherColumns,
+        /// The second node is read by the output, too.
+        SecondIsRead,
+    }
+
+    /// How many nodes of a router's choice are held.
+    fn held_of_choice(choice: Choice, of_all: bool) -> usize {
+        let mut b = builder(2);
+        let [logits, other] = two(&mut b);
+        let softmax = Op::Softmax(Softmax { scale: 1.0 });
+        let top_k = Op::TopK(TopK { k: 2 });
+        let other_top = b.op("top", top_k.clone(), &[other]).unwrap();
+        let other_second = match of_all {
+            true => b.op("second", softmax.clone(), &[other]).unwrap(),
+            false => b.op("second", Op::GatherCols, &[other, other_top]).unwrap(),
+        };
+        let top = b.op("top", top_k, &[logits]).unwrap();
+        let from = if choice == Choice::OtherLogits { other } else { logits };
+        let columns = if choice == Choice::OtherColumns { other_top } else { top };
+        let second = match of_all {
+            true => b.op("second", softmax.clone(), &[from]).unwrap(),
+            false => b.op("second", Op::GatherCols, &[from, columns]).unwrap(),
+        };
+        let read = if choice == Choice::OtherSecond { other_second } else { second };
+        let last = match of_all {
+            true => b.op("last", Op::GatherCols, &[read, columns]).unwrap(),
+            false => b.op("last", softmax, &[read]).unwrap(),
+        };
+        let mut outputs = vec![last];
+        if matches!(choice, Choice::OtherSecond | Choice::SecondIsRead) {
+            outputs.push(b.op("reader", Op::Scale(2.0), &[second]).unwrap());
+        }
+        plan(&b.finish(&outputs), &[], ALL).len()
+    }
+
+    /// What may be odd about the two products of an expert's gate.
+    #[derive(Clone, Copy, Debug, PartialEq)]
+    enum Gate {
+        Plain,
+        OtherInput,
+        OtherFormat,
+        GateIsRead,
+        UpIsRead,
+    }
+
+    fn held_of_gate(gate: Gate) -> usize {
+        let mut b = builder(2);
+        let [x, y] = two(&mut b);
+        let top = b.op("top", Op::TopK(TopK { k: 1 }), &[x]).unwrap();
+        let formats = [Format::F32, if gate == Gate::OtherFormat { Format::F16 } else { Format::F32 }];
+        let inputs = [x, if gate == Gate::OtherInput { y } else { x }];
+        let products = [0, 1].map(|i| {
+            let name = format!("w{i}");
+            let weight = b.weight(&WeightInfo { name, format: formats[i], rows: 8 * 4, cols: 8 });
+            let op = ExpertMatMul { weight, bias: None, experts: 8, used: 1 };
+            b.op("product", Op::ExpertMatMul(op), &[inputs[i], top]).unwrap()
+        });
+        let gated = b.op("gated", Op::Gated(Activation::Silu), &products).unwrap();
+        let outputs = match gate {
+            Gate::GateIsRead => vec![gated, products[0]],
+            Gate::UpIsRead => vec![gated, products[1]],
+            _ => vec![gated],
+        };
+        plan(&b.finish(&outputs), &[], ALL).len()
+    }
+
+    #[test]
+    fn a_choice_is_of_its_own_logits_and_columns_and_a_gate_of_products_of_one_kind() {
+        for of_all in [false, true] {
+            assert_eq!(held_of_choice(Choice::Plain, of_all), 2);
+            for choice in
+                [Choice::OtherLogits, Choice::OtherSecond, Choice::OtherColumns, Choice::SecondIsRead]
+            {
+                assert_eq!(held_of_choice(choice, of_all), 0, "{choice:?} {of_all}");
+            }
+        }
+        assert_eq!(held_of_gate(Gate::Plain), 2);
+        for gate in [Gate::OtherInput, Gate::OtherFormat, Gate::GateIsRead, Gate::UpIsRead] {
+            assert_eq!(held_of_gate(gate), 0, "{gate:?}");
+        }
+    }
+
     /// What may be odd about the projections of a layer.
     #[derive(Clone, Copy, Default, PartialEq)]
     struct Layer {
@@ -333,6 +468,17 @@ mod tests {
         epsilons_differ: bool,
         /// The value is of another activation.
         two_sources: bool,
+        /// The key is turned by other angles, or for other positions.
+        other_angles: bool,
+        other_positions: bool,
+        /// What is turned is not what was normed.
+        unnormed_key: bool,
+        /// The normed key is read by the output, too.
+        normed_is_read: bool,
+        /// What is stored is not the value.
+        other_value: bool,
+        /// The value is read by the output, too.
+        value_is_read: bool,
         /// The query has a bias, and the others have none.
         one_bias: bool,
         /// The key is read by the output, too.
@@ -347,6 +493,7 @@ mod tests {
         let [x, y] = two(&mut b);
         b.set_layer(Some(0));
         let (positions, rows) = (b.input(InputKind::Positions), b.input(InputKind::CacheRows(GroupId(0))));
+        let others = b.input(InputKind::Tokens);
         let vector = |b: &mut GraphBuilder, name: &str, cols| {
             b.weight(&WeightInfo { name: name.into(), format: Format::F32, rows: 1, cols })
         };
@@ -366,15 +513,26 @@ mod tests {
             pair[i] = b.op("norm", Op::QkNorm(norm), &[pair[i]]).unwrap();
             held.push(pair[i]);
         }
+        let normed = pair;
         for i in (0..2).filter(|_| layer.turned) {
-            let table = Arc::new(RopeTable { inv_freq: vec![1.0; layer.head_dim / 2], magnitude: 1.0 });
+            let odd = i == 1;
+            let frequency = if odd && layer.other_angles { 0.5 } else { 1.0 };
+            let table = Arc::new(RopeTable { inv_freq: vec![frequency; layer.head_dim / 2], magnitude: 1.0 });
             let rope = Rope { head_dim: layer.head_dim, style: RopeStyle::SplitHalf, table };
-            pair[i] = b.op("rope", Op::Rope(rope), &[pair[i], positions]).unwrap();
+            let from = if odd && layer.unnormed_key { held[1] } else { pair[i] };
+            let at = if odd && layer.other_positions { others } else { positions };
+            pair[i] = b.op("rope", Op::Rope(rope), &[from, at]).unwrap();
             held.push(pair[i]);
         }
         let store = Op::KvStore(KvStore { layer: 0, group: GroupId(0) });
-        let store = b.op("store", store, &[pair[1], pair[2], rows]).unwrap();
-        let outputs = if layer.key_is_read { vec![pair[0], pair[1]] } else { vec![pair[0]] };
+        let stored = if layer.other_value { y } else { pair[2] };
+        let store = b.op("store", store, &[pair[1], stored, rows]).unwrap();
+        let mut outputs = vec![pair[0]];
+        for (read, node) in
+            [(layer.key_is_read, pair[1]), (layer.value_is_read, pair[2]), (layer.normed_is_read, normed[1])]
+        {
+            outputs.extend(read.then_some(node));
+        }
         let graph = b.finish(&outputs);
         [plan(&graph, &[], ALL), held.into_iter().map(|node| (node.0, store.0)).collect()]
     }
@@ -399,6 +557,12 @@ mod tests {
             ("biases", Layer { one_bias: true, ..whole }),
             ("key", Layer { key_is_read: true, ..whole }),
             ("heads of two", Layer { head_dim: 2, ..whole }),
+            ("angles", Layer { other_angles: true, ..whole }),
+            ("positions", Layer { other_positions: true, ..whole }),
+            ("what is turned", Layer { unnormed_key: true, ..whole }),
+            ("normed key", Layer { normed_is_read: true, ..whole }),
+            ("what is stored", Layer { other_value: true, ..whole }),
+            ("value", Layer { value_is_read: true, ..whole }),
         ] {
             assert_eq!(projections(layer)[0], [], "{what}");
         }
@@ -420,6 +584,11 @@ mod tests {
         assert_eq!(fusion.holds(*sum), Some(*normed));
         // Of the next graph, only the norm is ours, and its number is higher than all before.
         fusion.prepare(&graphs[1].0, *normed, ALL);
+        assert_eq!(fusion.holds(*sum), None);
+        // The same graph once more, of which a node with the sum's number would be another one.
+        fusion.prepare(graph, *sum, ALL);
+        fusion.prepare(graph, *normed, ALL);
+        fusion.prepare(graph, NodeId(sum.0 - 1), ALL);
         assert_eq!(fusion.holds(*sum), None);
         // The sum alone, and then the norm of another graph.
         fusion.prepare(graph, *sum, ALL);

@@ -227,6 +227,7 @@ UNSEEN = {
         ("check", "require(op.window", "", BUILDER),
         ("check", 'equal("columns of the keys"', "", BUILDER),
         ("check", 'equal("columns of the values"', "", BUILDER),
+        ("sinks", 'equal("sinks"', "", BUILDER),
     ],
     "ops/cache.rs": [
         ("of", 'equal("rows of the values", values.shape.rows, keys.shape.rows)', "", "a state has one number of rows"),

@@ -305,6 +305,11 @@ fn operands_of_attention() {
     refused(backend, state, "positions", Some(|inputs, _| inputs[2].shape = Shape::new(1, 1)), plain);
     refused(backend, state, "query ranges", Some(|inputs, _| inputs[3].shape = Shape::new(1, 1)), plain);
     refused(backend, state, "soft cap", None, with(|op| op.soft_cap = Some(0.0)));
+    refused(backend, state, "format of the sinks", None, |case| {
+        let (Op::Attention(op), inputs) = plain(case) else { unreachable!("attention") };
+        let sinks = Some(case.weight("sinks", Format::F16, 1, 2, vec![0; 4]));
+        (Op::Attention(graph::ops::Attention { sinks, ..op }), inputs)
+    });
     let wide = Some(kv_state(64, 513, 8, DType::F32));
     for (state, change) in [
         (wide, (|op| (op.heads, op.head_dim) = (1, 513)) as fn(&mut graph::ops::Attention)),

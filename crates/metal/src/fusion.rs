@@ -471,16 +471,18 @@ mod tests {
         /// The key is turned by other angles, or for other positions.
         other_angles: bool,
         other_positions: bool,
-        /// What is turned is not what was normed.
-        unnormed_key: bool,
+        /// The query is made of the key, and the key of the query.
+        swapped: bool,
+        /// Two nodes that have nothing to do with it lie between.
+        others_between: bool,
         /// The normed key is read by the output, too.
         normed_is_read: bool,
         /// What is stored is not the value.
         other_value: bool,
         /// The value is read by the output, too.
         value_is_read: bool,
-        /// The query has a bias, and the others have none.
-        one_bias: bool,
+        /// Of query, key and value.
+        biased: [bool; 3],
         /// The key is read by the output, too.
         key_is_read: bool,
         /// Width of a head.
@@ -500,7 +502,8 @@ mod tests {
         let mut held = Vec::new();
         let mut pair = ["q", "k", "v"].map(|name| {
             let weight = b.weight(&WeightInfo { name: name.into(), format: Format::F32, rows: 8, cols: 8 });
-            let bias = (layer.one_bias && name == "q").then(|| vector(&mut b, "bias", 8));
+            let biased = layer.biased[held.len()];
+            let bias = biased.then(|| vector(&mut b, "bias", 8));
             let from = if layer.two_sources && name == "v" { y } else { x };
             let product = Op::MatMul(MatMul { weight, bias, logits: false });
             held.push(b.op(name, product, &[from]).unwrap());
@@ -519,15 +522,21 @@ mod tests {
             let frequency = if odd && layer.other_angles { 0.5 } else { 1.0 };
             let table = Arc::new(RopeTable { inv_freq: vec![frequency; layer.head_dim / 2], magnitude: 1.0 });
             let rope = Rope { head_dim: layer.head_dim, style: RopeStyle::SplitHalf, table };
-            let from = if odd && layer.unnormed_key { held[1] } else { pair[i] };
+            let from = normed[if layer.swapped { 1 - i } else { i }];
             let at = if odd && layer.other_positions { others } else { positions };
             pair[i] = b.op("rope", Op::Rope(rope), &[from, at]).unwrap();
             held.push(pair[i]);
+        }
+        for _ in (0..2).filter(|_| layer.others_between) {
+            b.op("other", Op::Scale(2.0), &[x]).unwrap();
         }
         let store = Op::KvStore(KvStore { layer: 0, group: GroupId(0) });
         let stored = if layer.other_value { y } else { pair[2] };
         let store = b.op("store", store, &[pair[1], stored, rows]).unwrap();
         let mut outputs = vec![pair[0]];
+        if layer.other_value {
+            outputs.push(b.op("reader", Op::Scale(2.0), &[pair[2]]).unwrap());
+        }
         for (read, node) in
             [(layer.key_is_read, pair[1]), (layer.value_is_read, pair[2]), (layer.normed_is_read, normed[1])]
         {
@@ -554,12 +563,14 @@ mod tests {
         for (what, layer) in [
             ("epsilons", Layer { epsilons_differ: true, ..whole }),
             ("sources", Layer { two_sources: true, ..whole }),
-            ("biases", Layer { one_bias: true, ..whole }),
+            ("bias of the query", Layer { biased: [true, false, false], ..whole }),
+            ("no bias of the key", Layer { biased: [true, false, true], ..whole }),
             ("key", Layer { key_is_read: true, ..whole }),
             ("heads of two", Layer { head_dim: 2, ..whole }),
             ("angles", Layer { other_angles: true, ..whole }),
             ("positions", Layer { other_positions: true, ..whole }),
-            ("what is turned", Layer { unnormed_key: true, ..whole }),
+            ("what is turned", Layer { swapped: true, ..whole }),
+            ("between", Layer { others_between: true, normed: false, ..whole }),
             ("normed key", Layer { normed_is_read: true, ..whole }),
             ("what is stored", Layer { other_value: true, ..whole }),
             ("value", Layer { value_is_read: true, ..whole }),

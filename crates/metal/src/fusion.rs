@@ -418,8 +418,8 @@ mod tests {
         Plain,
         OtherInput,
         OtherFormat,
-        GateIsRead,
-        UpIsRead,
+        FirstIsRead,
+        LastIsRead,
     }
 
     fn held_of_gate(gate: Gate) -> usize {
@@ -436,8 +436,8 @@ mod tests {
         });
         let gated = b.op("gated", Op::Gated(Activation::Silu), &products).unwrap();
         let outputs = match gate {
-            Gate::GateIsRead => vec![gated, products[0]],
-            Gate::UpIsRead => vec![gated, products[1]],
+            Gate::FirstIsRead => vec![gated, products[0]],
+            Gate::LastIsRead => vec![gated, products[1]],
             _ => vec![gated],
         };
         plan(&b.finish(&outputs), &[], ALL).len()
@@ -454,7 +454,7 @@ mod tests {
             }
         }
         assert_eq!(held_of_gate(Gate::Plain), 2);
-        for gate in [Gate::OtherInput, Gate::OtherFormat, Gate::GateIsRead, Gate::UpIsRead] {
+        for gate in [Gate::OtherInput, Gate::OtherFormat, Gate::FirstIsRead, Gate::LastIsRead] {
             assert_eq!(held_of_gate(gate), 0, "{gate:?}");
         }
     }

@@ -35,16 +35,22 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+mod cost;
 mod schema;
 
 pub use schema::check_schema;
 
-use llguidance::api::{GrammarWithLexer, TopLevelGrammar};
+use cost::check_expressions;
+use llguidance::api::{GrammarInit, GrammarWithLexer, TopLevelGrammar};
+use llguidance::panic_utils::catch_unwind;
 use llguidance::{Matcher, ParserFactory};
 use schema::check_schemas;
 use serde_json::{Deserializer, Value, json};
 use std::fmt;
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 use tokenizer::Tokenizer;
 use toktrie::{ApproximateTokEnv, TokEnv, TokRxInfo, TokTrie};
 
@@ -62,6 +68,16 @@ const MAX_SCHEMA: usize = 128 << 10;
 
 /// Longest grammar or regular expression, in bytes. What is compiled of one can grow with the square of its length.
 const MAX_GRAMMAR: usize = 16 << 10;
+
+/// A step of a grammar (a mask, and taking the token) that is not counted as slow. Ordinary ones take a millisecond, and
+/// those of the largest schemas some tens.
+const QUICK: Duration = Duration::from_millis(100);
+
+/// What one slow step is counted as at most: it may have been the machine that stood still.
+const MAX_STEP: Duration = Duration::from_secs(1);
+
+/// How long all slow steps of an answer may take. All answers wait for them.
+const MAX_SLOW: Duration = Duration::from_secs(4);
 
 /// Stack for compiling: it goes as deep as rules and schemas refer to each other, several kilobytes for each, and an
 /// overflow would end the process. Address space, of which the system gives memory only to what is used.
@@ -86,10 +102,21 @@ pub enum Error {
         /// Where the schema that has it is, as a JSON pointer; `/` for the whole.
         place: String,
     },
+    /// Following the source would take too much work.
+    TooMuch {
+        /// How many alternatives its expressions have.
+        work: u64,
+        /// How many they may have.
+        most: u64,
+    },
     /// The system gave no thread to compile on. It may later.
     NoThread(String),
     /// The source is no grammar, or a schema with something else that cannot be enforced.
     Invalid(String),
+    /// The compilation was told to stop.
+    GivenUp,
+    /// The grammar's masks took too long.
+    Slow,
     /// The grammar allows nothing, or not what was chosen.
     Stuck(String),
 }
@@ -104,7 +131,20 @@ impl fmt::Display for Error {
             Error::Keyword { keyword, place } => {
                 write!(f, "the schema's keyword '{keyword}' at {place} is not supported")
             }
+            Error::TooMuch { work, most } => write!(
+                f,
+                "the grammar takes too much: its expressions have {work} alternatives, expected at most {most} (parts that \
+                 may be left out and follow each other, such as 'a*b*c*', have the square of their number, and \
+                 intersections the product of their parts)"
+            ),
             Error::NoThread(message) => write!(f, "no thread to compile the grammar on: {message}"),
+            Error::GivenUp => f.write_str("the compilation of the grammar was given up"),
+            Error::Slow => write!(
+                f,
+                "the grammar takes too long: steps of more than {} ms took {} s together",
+                QUICK.as_millis(),
+                MAX_SLOW.as_secs()
+            ),
             Error::Invalid(message) => write!(f, "the grammar cannot be used: {message}"),
             Error::Stuck(message) => write!(f, "the grammar allows no token: {message}"),
         }
@@ -160,7 +200,7 @@ impl Grammars {
     /// Any JSON object.
     ///
     /// # Errors
-    /// As for [`json_schema`](Grammars::json_schema).
+    /// As for [`compile`](Grammars::compile).
     pub fn json_object(&self) -> Result<Grammar, Error> {
         self.json_schema(&json!({"type": "object"}))
     }
@@ -168,61 +208,55 @@ impl Grammars {
     /// What a JSON schema describes.
     ///
     /// # Errors
-    /// [`Error::TooLong`], [`Error::Keyword`], [`Error::NoThread`] and [`Error::Invalid`].
+    /// As for [`compile`](Grammars::compile).
     pub fn json_schema(&self, schema: &Value) -> Result<Grammar, Error> {
-        check_schema(schema)?;
-        let schema = without_free_blanks(schema);
-        check_length(&schema.to_string(), MAX_SCHEMA)?;
-        self.compile(TopLevelGrammar::from_json_schema(schema))
-    }
-
-    /// What a JSON schema describes, between two texts.
-    ///
-    /// # Errors
-    /// As for [`json_schema`](Grammars::json_schema).
-    pub fn json_between(&self, before: &str, schema: &Value, after: &str) -> Result<Grammar, Error> {
-        check_schema(schema)?;
-        let schema = without_free_blanks(schema).to_string();
-        check_length(&schema, MAX_SCHEMA)?;
-        let text = |text: &str| Value::from(text).to_string();
-        self.compile_lark(format!("start: {} inner {}\ninner: %json {schema}", text(before), text(after)))
+        self.compile(&Rule::Json(schema.clone()), &AtomicBool::new(false))
     }
 
     /// What a regular expression describes, from its beginning to its end.
     ///
     /// # Errors
-    /// [`Error::TooLong`], [`Error::NoThread`] and [`Error::Invalid`].
+    /// As for [`compile`](Grammars::compile).
     pub fn regex(&self, regex: &str) -> Result<Grammar, Error> {
-        check_length(regex, MAX_GRAMMAR)?;
-        self.compile(TopLevelGrammar::from_regex(regex))
+        self.compile(&Rule::Regex(regex.to_owned()), &AtomicBool::new(false))
     }
 
     /// What a grammar in llguidance's variant of Lark describes. What is said of JSON schemas elsewhere holds for those
     /// in it, and its `%json` objects may together take what one schema may.
     ///
     /// # Errors
-    /// [`Error::TooLong`], [`Error::Keyword`], [`Error::NoThread`] and [`Error::Invalid`].
+    /// As for [`compile`](Grammars::compile).
     pub fn lark(&self, grammar: &str) -> Result<Grammar, Error> {
-        check_length(grammar, MAX_GRAMMAR)?;
-        check_schemas(&schemas_in(grammar)?)?;
-        self.compile_lark(grammar.into())
+        self.compile(&Rule::Lark(grammar.to_owned()), &AtomicBool::new(false))
     }
 
-    fn compile_lark(&self, grammar: String) -> Result<Grammar, Error> {
-        self.compile(TopLevelGrammar {
-            grammars: vec![GrammarWithLexer::from_lark(grammar)],
-            max_tokens: None,
-        })
-    }
-
-    fn compile(&self, grammar: TopLevelGrammar) -> Result<Grammar, Error> {
+    /// What a rule describes. This can take a second; it ends soon after `stop` has become true.
+    ///
+    /// # Errors
+    /// [`Error::TooLong`], [`Error::Keyword`], [`Error::TooMuch`], [`Error::NoThread`], [`Error::GivenUp`] and
+    /// [`Error::Invalid`].
+    pub fn compile(&self, rule: &Rule, stop: &AtomicBool) -> Result<Grammar, Error> {
+        let check_stop = || if stop.load(Ordering::Relaxed) { Err(Error::GivenUp) } else { Ok(()) };
         let work = || {
-            let parser = self.factory.create_parser(grammar).map_err(invalid)?;
-            let matcher = Matcher::new(Ok(parser));
-            match matcher.get_error() {
-                Some(error) => Err(invalid(error)),
-                None => Ok(Grammar { matcher, blank: Arc::clone(&self.blank), credit: MAX_CREDIT }),
-            }
+            check_stop()?;
+            let (env, limits) = (self.factory.tok_env().clone(), self.factory.limits().clone());
+            let source = GrammarInit::Serialized(rule.source()?);
+            let parsed = catch_unwind(AssertUnwindSafe(|| source.to_internal(Some(env), limits)));
+            let (rules, lexer) = parsed.map_err(invalid)?;
+            check_stop()?;
+            check_expressions(lexer.regex_builder.exprset())?;
+            let parsed = GrammarInit::Internal(rules, lexer);
+            let parser = self.factory.create_parser_from_init_default(parsed).map_err(invalid)?;
+            check_stop()?;
+            let mut matcher = Matcher::new(Ok(parser));
+            // What no text follows is told here, not in the middle of an answer.
+            matcher.compute_mask_or_eos().map_err(|error| {
+                let (reason, is_empty) =
+                    (one_line(&error.to_string()), error.to_string().contains("NoExtension"));
+                Error::Invalid(if is_empty { "no text follows it".into() } else { reason })
+            })?;
+            let (blank, patience) = (Arc::clone(&self.blank), Patience::default());
+            Ok(Grammar { matcher, blank, credit: MAX_CREDIT, patience })
         };
         std::thread::scope(|scope| {
             let thread = std::thread::Builder::new().name("grammar".into()).stack_size(STACK);
@@ -231,6 +265,53 @@ impl Grammars {
             thread.join().unwrap_or_else(|_| Err(Error::Invalid(TOO_COMPLEX.into())))
         })
     }
+}
+
+/// What an answer must be.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Rule {
+    /// JSON that follows a schema.
+    Json(Value),
+    /// The same between two texts.
+    JsonBetween(&'static str, Value, &'static str),
+    /// What a grammar in llguidance's variant of Lark describes.
+    Lark(String),
+    /// What a regular expression describes, from its beginning to its end.
+    Regex(String),
+}
+
+impl Rule {
+    /// The rule as the parser takes it, if it is not too long and can be enforced.
+    fn source(&self) -> Result<TopLevelGrammar, Error> {
+        let lark = |grammar: String| TopLevelGrammar {
+            grammars: vec![GrammarWithLexer::from_lark(grammar)],
+            max_tokens: None,
+        };
+        match self {
+            Rule::Json(schema) => Ok(TopLevelGrammar::from_json_schema(checked_schema(schema)?)),
+            Rule::JsonBetween(before, schema, after) => {
+                let (before, after) = (Value::from(*before), Value::from(*after));
+                let schema = checked_schema(schema)?;
+                Ok(lark(format!("start: {before} inner {after}\ninner: %json {schema}")))
+            }
+            Rule::Lark(grammar) => {
+                check_length(grammar, MAX_GRAMMAR)?;
+                check_schemas(&schemas_in(grammar)?)?;
+                Ok(lark(grammar.clone()))
+            }
+            Rule::Regex(regex) => {
+                check_length(regex, MAX_GRAMMAR)?;
+                Ok(TopLevelGrammar::from_regex(regex))
+            }
+        }
+    }
+}
+
+fn checked_schema(schema: &Value) -> Result<Value, Error> {
+    check_schema(schema)?;
+    let schema = without_free_blanks(schema);
+    check_length(&schema.to_string(), MAX_SCHEMA)?;
+    Ok(schema)
 }
 
 fn without_free_blanks(schema: &Value) -> Value {
@@ -287,7 +368,13 @@ fn invalid(error: impl fmt::Display) -> Error {
 }
 
 fn one_line(text: &str) -> String {
-    text.lines().map(str::trim).filter(|line| !line.is_empty()).collect::<Vec<_>>().join("; ")
+    // The parser's word for what it leaves out of its messages.
+    text.replace("<non-verbose/>", "")
+        .lines()
+        .map(str::trim)
+        .filter(|line| !line.is_empty())
+        .collect::<Vec<_>>()
+        .join("; ")
 }
 
 /// A grammar and how far an answer has come in it.
@@ -296,6 +383,23 @@ pub struct Grammar {
     blank: Arc<[bool]>,
     /// What blank tokens are paid from, each with [`TOKENS_PER_BLANK`]. All others earn one.
     credit: usize,
+    patience: Patience,
+}
+
+/// How long an answer's slow steps took.
+#[derive(Clone, Copy, Debug, Default)]
+struct Patience {
+    slow: Duration,
+}
+
+impl Patience {
+    /// Counts a step.
+    fn count(&mut self, took: Duration) -> Result<(), Error> {
+        if took > QUICK {
+            self.slow += took.min(MAX_STEP);
+        }
+        if self.slow > MAX_SLOW { Err(Error::Slow) } else { Ok(()) }
+    }
 }
 
 impl fmt::Debug for Grammar {
@@ -308,8 +412,9 @@ impl Grammar {
     /// Sets the logits of tokens that may not come next to `-inf`. Where the answer may end, the end tokens may come.
     ///
     /// # Errors
-    /// [`Error::Stuck`] if no token may.
+    /// [`Error::Stuck`] if no token may, and [`Error::Slow`].
     pub fn mask(&mut self, logits: &mut [f32]) -> Result<(), Error> {
+        let start = Instant::now();
         let allowed =
             self.matcher.compute_mask_or_eos().map_err(|error| Error::Stuck(one_line(&error.to_string())))?;
         let tired = self.credit < TOKENS_PER_BLANK;
@@ -323,14 +428,15 @@ impl Grammar {
                 *logit = f32::NEG_INFINITY;
             }
         }
-        Ok(())
+        self.patience.count(start.elapsed())
     }
 
     /// Takes the token that was chosen, and tells whether the answer is complete, so that nothing may follow.
     ///
     /// # Errors
-    /// [`Error::Stuck`] if it was not allowed.
+    /// [`Error::Stuck`] if it was not allowed, and [`Error::Slow`].
     pub fn accept(&mut self, token: u32) -> Result<bool, Error> {
+        let start = Instant::now();
         let stuck = |error: &dyn fmt::Display| Error::Stuck(one_line(&error.to_string()));
         self.matcher.consume_token(token).map_err(|error| stuck(&error))?;
         let blank = self.blank.get(token as usize).copied().unwrap_or(false);
@@ -339,11 +445,33 @@ impl Grammar {
         } else {
             MAX_CREDIT.min(self.credit + 1)
         };
+        self.patience.count(start.elapsed())?;
         Ok(self.matcher.is_stopped())
     }
 
     /// The same, for another answer.
     pub fn fork(&self) -> Grammar {
-        Grammar { matcher: self.matcher.deep_clone(), blank: Arc::clone(&self.blank), credit: self.credit }
+        Grammar {
+            matcher: self.matcher.deep_clone(),
+            blank: Arc::clone(&self.blank),
+            credit: self.credit,
+            patience: self.patience,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slow_steps_have_an_end_and_others_none() {
+        let mut patience = Patience::default();
+        assert!((0..10_000).all(|_| patience.count(QUICK).is_ok()));
+        // A machine that stood still for a minute.
+        assert_eq!(patience.count(Duration::from_secs(60)), Ok(()));
+        let slow = (1..).find(|_| patience.count(2 * QUICK).is_err());
+        assert_eq!(slow, Some(16));
+        assert!(Error::Slow.to_string().contains("more than 100 ms took 4 s"));
     }
 }

@@ -1,7 +1,8 @@
 //! Which JSON schemas can be followed, told by keyword and place before anything is made of them.
 
 use crate::Error;
-use serde_json::{Number, Value};
+use serde_json::{Map, Number, Value};
+use std::collections::HashSet;
 
 /// Keywords that are enforced.
 const ENFORCED: [&str; 27] = [
@@ -62,6 +63,10 @@ const MAX_PROPERTIES: usize = 2000;
 /// Most bytes of all patterns together.
 const MAX_PATTERNS: usize = 4 << 10;
 
+/// Most different patterns of a schema in which some may have to hold together: what is followed then are sets of their
+/// states, which can double with each pattern.
+const MAX_JOINED_PATTERNS: usize = 10;
+
 /// Largest number that all of `multipleOf` divide: there are as many remainders to be told apart.
 const MAX_MULTIPLE: u64 = 10_000;
 
@@ -76,6 +81,9 @@ const MAX_SCALED_MULTIPLE: u64 = u16::MAX as u64;
 struct Cost {
     properties: usize,
     patterns: usize,
+    different_patterns: HashSet<String>,
+    /// Where schemas must hold together, if anywhere.
+    joined: Option<String>,
     /// What all of `multipleOf` divide, without their points.
     multiple: u64,
     /// Most decimal places of a `multipleOf`.
@@ -96,8 +104,24 @@ pub fn check_schema(schema: &Value) -> Result<(), Error> {
 
 /// The same for several that are followed together.
 pub(crate) fn check_schemas(schemas: &[Value]) -> Result<(), Error> {
-    let mut cost = Cost { properties: 0, patterns: 0, multiple: 1, places: 0, first: None, mixed: false };
+    let mut cost = Cost {
+        properties: 0,
+        patterns: 0,
+        different_patterns: HashSet::new(),
+        joined: None,
+        multiple: 1,
+        places: 0,
+        first: None,
+        mixed: false,
+    };
     schemas.iter().try_for_each(|schema| cost.check(schema, "", 0))?;
+    let different = cost.different_patterns.len();
+    if let Some(place) = cost.joined.filter(|_| different > MAX_JOINED_PATTERNS) {
+        return Err(Error::Invalid(format!(
+            "the schema has {different} different patterns, expected at most {MAX_JOINED_PATTERNS} where some may have to \
+             hold together, as at {place}"
+        )));
+    }
     let limits =
         [("properties", cost.properties, MAX_PROPERTIES), ("bytes of patterns", cost.patterns, MAX_PATTERNS)];
     match limits.iter().find(|(_, found, most)| found > most) {
@@ -125,6 +149,9 @@ impl Cost {
         let is_known = |keyword: &String| ENFORCED.contains(&&**keyword) || ANNOTATIONS.contains(&&**keyword);
         if let Some(keyword) = fields.keys().find(|keyword| !is_known(keyword)) {
             return Err(Error::Keyword { keyword: keyword.clone(), place: shown.to_owned() });
+        }
+        if joins(fields) {
+            self.joined.get_or_insert_with(|| shown.to_owned());
         }
         for (keyword, value) in fields {
             self.add(keyword, value, shown)?;
@@ -165,7 +192,10 @@ impl Cost {
                 self.patterns += schemas.keys().map(String::len).sum::<usize>();
             }
             ("required" | "prefixItems" | "items", Value::Array(items)) => self.properties += items.len(),
-            ("pattern", Value::String(pattern)) => self.patterns += pattern.len(),
+            ("pattern", Value::String(pattern)) => {
+                self.patterns += pattern.len();
+                self.different_patterns.insert(pattern.clone());
+            }
             ("multipleOf", Value::Number(number)) => self.add_multiple(number, place)?,
             ("$ref", Value::String(to)) if !leads_to_schema(to) => {
                 return Err(Error::Invalid(format!(
@@ -198,6 +228,12 @@ impl Cost {
         let is_small = self.multiple <= MAX_MULTIPLE && (!self.mixed || scaled <= MAX_SCALED_MULTIPLE);
         if is_small { Ok(()) } else { Err(refused()) }
     }
+}
+
+/// Whether a schema demands that several hold: by `allOf`, or by a reference beside other demands.
+fn joins(fields: &Map<String, Value>) -> bool {
+    let demands = fields.keys().filter(|keyword| ENFORCED.contains(&&***keyword)).count();
+    fields.contains_key("allOf") || fields.contains_key("$ref") && demands > 1
 }
 
 /// The digits of a decimal number without its point, and how many are behind it; none if the digits make more than
@@ -321,6 +357,25 @@ mod tests {
         }
         // Their least common multiple has more than 32 bits where the parser computes it.
         assert!(multiples(&[0.000003, 3331.0]).unwrap_err().contains("'multipleOf' 3331.0 at /anyOf/1"));
+    }
+
+    #[test]
+    fn many_patterns_are_refused_where_some_may_have_to_hold_together() {
+        let patterns = |n: usize| {
+            (0..n).map(|n| (n.to_string(), json!({"pattern": format!("x{n}")}))).collect::<Map<_, _>>()
+        };
+        let check = |n: usize, more: Value| {
+            let schema = json!({"$defs": patterns(n), "properties": {"a": more}});
+            check_schema(&schema).map_err(|error| error.to_string())
+        };
+        assert_eq!(check(200, json!({"$ref": "#/$defs/0", "description": "one of them"})), Ok(()));
+        for more in [json!({"allOf": [{"$ref": "#/$defs/0"}]}), json!({"$ref": "#/$defs/0", "minLength": 1})]
+        {
+            assert_eq!(check(10, more.clone()), Ok(()));
+            let error = check(11, more).unwrap_err();
+            assert!(error.contains("has 11 different patterns, expected at most 10"), "{error}");
+            assert!(error.contains("hold together, as at /properties/a"), "{error}");
+        }
     }
 
     #[test]

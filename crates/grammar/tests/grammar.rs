@@ -1,8 +1,9 @@
 //! Masks over a vocabulary of bytes, blanks of several lengths, and two control tokens.
 
-use gguf::{Array, Header, Value, Writer};
-use grammar::{Error, Grammar, Grammars, MAX_BLANK_TOKENS, TOKENS_PER_BLANK};
+use gguf::{Array, Header, Writer};
+use grammar::{Error, Grammar, Grammars, MAX_BLANK_TOKENS, Rule, TOKENS_PER_BLANK};
 use serde_json::json;
+use std::sync::atomic::AtomicBool;
 use tokenizer::Tokenizer;
 
 /// The printable characters of ASCII and the two blanks, by what stands for them in byte-level BPE.
@@ -16,13 +17,13 @@ fn tokenizer(end: bool) -> Tokenizer {
     types.extend([3, 3]);
     let id = texts.len() as u32 - 2;
     let mut file = Writer::new();
-    file.metadata("tokenizer.ggml.model", Value::String("gpt2".into()))
-        .metadata("tokenizer.ggml.pre", Value::String("gpt-2".into()))
-        .metadata("tokenizer.ggml.tokens", Value::Array(Array::String(texts)))
-        .metadata("tokenizer.ggml.token_type", Value::Array(Array::I32(types)))
-        .metadata("tokenizer.ggml.merges", Value::Array(Array::String(vec!["Ġ Ġ".into()])));
+    file.metadata("tokenizer.ggml.model", gguf::Value::String("gpt2".into()))
+        .metadata("tokenizer.ggml.pre", gguf::Value::String("gpt-2".into()))
+        .metadata("tokenizer.ggml.tokens", gguf::Value::Array(Array::String(texts)))
+        .metadata("tokenizer.ggml.token_type", gguf::Value::Array(Array::I32(types)))
+        .metadata("tokenizer.ggml.merges", gguf::Value::Array(Array::String(vec!["Ġ Ġ".into()])));
     if end {
-        file.metadata("tokenizer.ggml.eos_token_id", Value::U32(id));
+        file.metadata("tokenizer.ggml.eos_token_id", gguf::Value::U32(id));
     }
     let header = Header::parse(&file.to_bytes().unwrap()).unwrap();
     Tokenizer::from_metadata(header.metadata()).unwrap()
@@ -111,7 +112,9 @@ fn grammars_and_regular_expressions_are_followed() {
     assert!(!accepts(grammars.regex("[0-9]{2}(a|b)").unwrap(), "4b"));
     let lark = "start: \"<\" name \">\"\nname: /[a-z]+/";
     assert!(accepts(grammars.lark(lark).unwrap(), "<abc>"));
-    let between = grammars.json_between("<\"\n", &json!({"enum": [1, 2]}), ">").unwrap();
+    let between = grammars
+        .compile(&Rule::JsonBetween("<\"\n", json!({"enum": [1, 2]}), ">"), &AtomicBool::new(false))
+        .unwrap();
     assert!(accepts(between, "<\"\n2>"));
 }
 
@@ -151,6 +154,15 @@ fn errors_say_what_is_wrong() {
     assert!(!error.contains("guidance") && !error.contains("%json"), "{error}");
     let error = Error::NoThread("none left".into()).to_string();
     assert!(error.contains("no thread") && error.contains("none left"), "{error}");
+    for endless in [
+        json!({"$ref": "#"}),
+        json!({"$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"$ref": "#/$defs/a"}}, "$ref": "#/$defs/a"}),
+    ] {
+        let error = grammars.json_schema(&endless).unwrap_err().to_string();
+        assert!(error.contains("no text follows it"), "{error}");
+    }
+    let stopped = grammars.compile(&Rule::Regex("a".into()), &AtomicBool::new(true)).unwrap_err();
+    assert!(stopped == Error::GivenUp && stopped.to_string().contains("given up"), "{stopped}");
     let error = grammars.regex("ab").unwrap().accept(id('x')).unwrap_err();
     assert!(matches!(error, Error::Stuck(_)) && error.to_string().contains("allows no token"), "{error}");
 }
@@ -212,4 +224,74 @@ fn what_refers_to_others_thousands_deep_is_compiled_or_refused() {
     let properties: serde_json::Map<_, _> = (0..2000).map(|at| (format!("p{at}"), json!({}))).collect();
     done.push(grammars.json_schema(&json!({"properties": properties})).map(drop));
     assert!(done.iter().filter(|done| done.is_ok()).count() >= 4, "most are not too much: {done:?}");
+}
+
+/// These took from seconds to hours, and what makes lexers cannot be interrupted.
+#[test]
+fn expressions_that_take_too_much_are_refused_before_they_are_compiled() {
+    let grammars = Grammars::new(&tokenizer(true)).unwrap();
+    let refused = [
+        grammars.regex(&"a*".repeat(8000)),
+        grammars.regex(&r"\p{L}*\w?".repeat(1600)),
+        grammars.json_schema(&json!({"type": "string", "pattern": "[a-z]*.?".repeat(500)})),
+        // One expression for all, a long way round.
+        grammars.lark(&format!("start: T\nT: {}\nA: /a*/\n", "A ".repeat(8000))),
+        grammars.lark(&format!(
+            "start: T\nT: {}\n",
+            (0..18).map(|n| format!("/.*[a-z]{{{n}}}.*x/")).collect::<Vec<_>>().join(" & ")
+        )),
+    ];
+    for refused in refused {
+        let error = refused.map(drop).unwrap_err();
+        let told = |work: &u64, most: &u64| {
+            error.to_string().contains(&format!("have {work} alternatives, expected at most {most}"))
+        };
+        assert!(
+            matches!(&error, Error::TooMuch { work, most } if work > most && told(work, most)),
+            "{error}"
+        );
+    }
+}
+
+/// Thirty of them would have taken years.
+#[test]
+fn patterns_that_must_all_hold_are_followed_or_refused() {
+    let grammars = Grammars::new(&tokenizer(true)).unwrap();
+    let all = |n: usize| {
+        let patterns: Vec<_> = (0..n).map(|n| json!({"pattern": format!("[a-z]{{{n}}}.*x")})).collect();
+        grammars.json_schema(&json!({"type": "string", "allOf": patterns}))
+    };
+    assert!(accepts(all(3).unwrap(), "\"abcx\""));
+    let error = all(30).unwrap_err().to_string();
+    assert!(error.contains("30 different patterns, expected at most 10"), "{error}");
+}
+
+#[test]
+fn ordinary_large_schemas_are_compiled() {
+    let grammars = Grammars::new(&tokenizer(true)).unwrap();
+    let field = |n: usize| match n % 5 {
+        0 => json!({"type": "string", "description": "A name", "minLength": 1, "maxLength": 200}),
+        1 => json!({"type": ["integer", "null"], "minimum": 0, "maximum": 1_000_000}),
+        2 => json!({"type": "string", "pattern": format!("^[A-Z]{{2}}[0-9]{{4,{}}}(-[a-z0-9]+)*$", 5 + n)}),
+        3 => json!({"type": "array", "maxItems": 50, "items": {"enum": ["new", "paid", "sent", "lost"]}}),
+        _ => json!({"anyOf": [{"$ref": "#/$defs/address"}, {"type": "null"}]}),
+    };
+    let fields: serde_json::Map<_, _> = (0..300).map(|n| (format!("field_{n}"), field(n))).collect();
+    let names: Vec<_> = fields.keys().cloned().collect();
+    let address = json!({
+        "type": "object", "properties": {"street": {"type": "string"}, "since": {"type": "string", "format": "date"}},
+        "required": ["street", "since"], "additionalProperties": false,
+    });
+    let schema = json!({
+        "type": "object", "$defs": {"address": address}, "properties": fields, "required": names,
+        "additionalProperties": false,
+    });
+    let mut grammar = grammars.json_schema(&schema).unwrap();
+    for c in
+        "{\"field_0\": \"x\", \"field_1\": null, \"field_2\": \"AB1234\", \"field_3\": [\"paid\"], \"field_4"
+            .chars()
+    {
+        assert!(allowed(&mut grammar).contains(&id(c)), "{c}");
+        grammar.accept(id(c)).unwrap();
+    }
 }

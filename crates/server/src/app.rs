@@ -23,6 +23,9 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 use tokio::sync::{Notify, Semaphore};
 
+/// Grammars that are compiled at a time.
+const COMPILERS: usize = 2;
+
 type Result = std::result::Result<Response<Body>, ApiError>;
 type PathResult = std::result::Result<Path<String>, PathRejection>;
 
@@ -82,7 +85,7 @@ impl App {
             in_flight: AtomicUsize::new(0),
             idle: Notify::new(),
             preparing: Arc::new(Semaphore::new(std::thread::available_parallelism().map_or(1, usize::from))),
-            compiling: Arc::new(Semaphore::new(1)),
+            compiling: Arc::new(Semaphore::new(COMPILERS)),
             responses: Store::default(),
         }
     }
@@ -243,8 +246,8 @@ async fn embeddings(
     Ok(json(StatusCode::OK, &body))
 }
 
-/// Compiles what the answers to requests must be. That can take a second, so one at a time; answers without wait for
-/// none.
+/// Compiles what the answers to requests must be. That can take a second, so a few at a time; answers without wait for
+/// none. Dropping the future gives up.
 async fn constrain(
     app: &Arc<App>,
     form: Option<Form>,
@@ -256,18 +259,36 @@ async fn constrain(
         ApiError::unavailable("overloaded", "too many grammars are waiting to be compiled", 1)
     })?;
     let shared = Arc::clone(app);
-    blocking(move || {
+    let field = form.field;
+    let stop = StopOnDrop::default();
+    let stopped = Arc::clone(&stop.0);
+    let work = blocking(move || {
         // As for `prepare`.
         let _turn = turn;
-        let constraint = form.compile(shared.model()?)?;
+        let constraint = form.compile(shared.model()?, &stopped)?;
         // Copies take a while too.
         if let Some((last, others)) = requests.split_last_mut() {
             others.iter_mut().for_each(|request| request.constraint = Some(constraint.fork()));
             last.constraint = Some(constraint);
         }
         Ok(requests)
-    })
-    .await?
+    });
+    let limit = app.options.compile_timeout;
+    tokio::time::timeout(limit, work).await.unwrap_or_else(|_| {
+        let message =
+            format!("Invalid '{field}': compiling it takes longer than {} seconds.", limit.as_secs_f32());
+        Err(ApiError::field(field, "invalid_value", message))
+    })?
+}
+
+/// Tells work on another thread that nobody waits for it.
+#[derive(Debug, Default)]
+struct StopOnDrop(Arc<AtomicBool>);
+
+impl Drop for StopOnDrop {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
 }
 
 /// Reads a request's body and makes of it what takes long.
@@ -428,7 +449,7 @@ pub async fn drained(app: &App, limit: Duration) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::params::Rule;
+    use grammar::Rule;
 
     #[test]
     fn who_needs_no_grammar_waits_for_none_and_others_not_for_ever() {
@@ -436,8 +457,8 @@ mod tests {
         let request_timeout = Duration::from_millis(20);
         let options = crate::ServerOptions { request_timeout, ..crate::ServerOptions::default() };
         let app = Arc::new(App::new(options, false));
-        // Another's grammar is being compiled, all the while.
-        let _turn = app.compiling.try_acquire().unwrap();
+        // Others' grammars are being compiled, all the while.
+        let _turns = app.compiling.try_acquire_many(COMPILERS as u32).unwrap();
         runtime.block_on(async {
             assert!(constrain(&app, None, Vec::new()).await.unwrap().is_empty());
             let form = Form { rule: Rule::Regex("a".into()), field: "response_format.regex" };

@@ -3,11 +3,12 @@
 use crate::error::ApiError;
 use crate::fields::{Fields, wrong_type};
 use crate::model::Model;
-use crate::params::{Form, IGNORED, MAX_TOP_LOGPROBS, Params, Rule};
+use crate::params::{Form, IGNORED, MAX_TOP_LOGPROBS, Params};
 use crate::splitter::Splitter;
 use crate::tools::{ToolSyntax, Tools};
 use chat::{Conversation, Rendered};
 use engine::Request;
+use grammar::Rule;
 use serde_json::{Map, Value, json};
 
 type Result<T> = std::result::Result<T, ApiError>;

@@ -3,9 +3,10 @@
 use crate::error::ApiError;
 use crate::fields::{Fields, wrong_type};
 use crate::model::Model;
-use crate::params::{Form, IGNORED, MAX_TOP_LOGPROBS, Params, Rule};
+use crate::params::{Form, IGNORED, MAX_TOP_LOGPROBS, Params};
 use chat_format::token_text;
 use engine::Request;
+use grammar::Rule;
 use serde_json::Value;
 use tokenizer::EncodeOptions;
 

@@ -2,6 +2,7 @@
 
 use crate::error::ApiError;
 use serde_json::{Map, Value};
+use std::fmt::Display;
 use std::ops::RangeInclusive;
 
 type Result<T> = std::result::Result<T, ApiError>;
@@ -63,8 +64,11 @@ impl Fields {
         let Some(number) = value.as_f64() else {
             return Err(wrong_type(&self.name(field), "a number", &value));
         };
-        self.check(field, number, range, &value)?;
-        Ok(Some(number as f32))
+        if range.contains(&number) {
+            Ok(Some(number as f32))
+        } else {
+            Err(self.outside(field, &range, number < *range.start(), &value))
+        }
     }
 
     /// A whole number in a range.
@@ -75,13 +79,18 @@ impl Fields {
             // Some clients send whole numbers as 5.0. `i64::MAX as f64` is 2^63, which is no `i64`.
             (None, Some(number)) if number.fract() == 0.0 => {
                 let most = (*range.end() as f64).min((i64::MAX as f64).next_down());
-                self.check(field, number, *range.start() as f64..=most, &value)?;
+                if !(*range.start() as f64..=most).contains(&number) {
+                    return Err(self.outside(field, &range, number < *range.start() as f64, &value));
+                }
                 number as i64
             }
             _ => return Err(wrong_type(&self.name(field), "an integer", &value)),
         };
-        self.check(field, number as f64, *range.start() as f64..=*range.end() as f64, &value)?;
-        Ok(Some(number))
+        if range.contains(&number) {
+            Ok(Some(number))
+        } else {
+            Err(self.outside(field, &range, number < *range.start(), &value))
+        }
     }
 
     /// A whole number that counts something.
@@ -147,16 +156,18 @@ impl Fields {
         }
     }
 
-    fn check(&self, field: &str, number: f64, range: RangeInclusive<f64>, found: &Value) -> Result<()> {
-        if range.contains(&number) {
-            return Ok(());
-        }
+    fn outside(
+        &self,
+        field: &str,
+        range: &RangeInclusive<impl Display>,
+        is_below: bool,
+        found: &Value,
+    ) -> ApiError {
         let name = self.name(field);
         let (least, most) = (range.start(), range.end());
         let message =
             format!("Invalid '{name}': expected a value from {least} to {most}, but got {found} instead.");
-        let code = if number < *least { "below_min_value" } else { "above_max_value" };
-        Err(ApiError::field(name, code, message))
+        ApiError::field(name, if is_below { "below_min_value" } else { "above_max_value" }, message)
     }
 }
 
@@ -222,6 +233,8 @@ mod tests {
             let read =
                 error(json!({"n": huge}), &|fields| fields.integer("n", i64::MIN..=i64::MAX).map(drop));
             assert_eq!((&*read.0, read.1), ("outer.n", "above_max_value"));
+            let range = "from -9223372036854775808 to 9223372036854775807, ";
+            assert!(read.2.contains(range), "{}", read.2);
         }
         let read = error(json!({"n": 1.5}), &|fields| fields.count("n", 1..=9).map(drop));
         assert!(read.2.contains("expected an integer, but got a decimal"), "{}", read.2);

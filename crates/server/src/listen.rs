@@ -28,10 +28,13 @@ pub struct ServerOptions {
     pub cors_origins: Vec<String>,
     /// Largest body of a request.
     pub max_request_bytes: usize,
-    /// Longest time for the head of a request, and for its body.
+    /// Longest time for the head of a request, and for its body; for the head a tenth of it on connections that came when
+    /// half of all were taken.
     pub body_timeout: Duration,
     /// Longest time that a client may take to read the next bytes of its answer, once the system holds no more for it.
     pub stall_timeout: Duration,
+    /// Longest time to compile a grammar or a schema; those that take more work are refused before.
+    pub compile_timeout: Duration,
     /// Longest time for an answer.
     pub request_timeout: Duration,
     /// Longest time for running answers to end after a signal.
@@ -50,6 +53,7 @@ impl Default for ServerOptions {
             max_request_bytes: 16 << 20,
             body_timeout: Duration::from_secs(30),
             stall_timeout: Duration::from_secs(60),
+            compile_timeout: Duration::from_secs(10),
             request_timeout: Duration::from_secs(3600),
             drain_timeout: Duration::from_secs(30),
             max_connections: 1024,
@@ -192,9 +196,12 @@ async fn accept(listener: TcpListener, app: Arc<App>, closing: Arc<Notify>, most
         };
         // Tokens are small and must not wait for each other.
         let _ = stream.set_nodelay(true);
+        // Who takes places without sending requests gets less time where there are few left.
+        let is_crowded = room.available_permits() < most / 2;
+        let head_timeout = app.options.body_timeout / if is_crowded { 10 } else { 1 };
         let connection = http1::Builder::new()
             .timer(TokioTimer::new())
-            .header_read_timeout(app.options.body_timeout)
+            .header_read_timeout(head_timeout)
             .serve_connection(
                 TokioIo::new(Stalling::new(stream, app.options.stall_timeout)),
                 service.clone(),

@@ -12,10 +12,14 @@ const OPEN: [&str; 4] = ["/", "/health", "/metrics", "/openapi.json"];
 /// Refuses a request without the key, or one that a page of somebody else's has sent here by way of the browser.
 pub fn check(app: &App, request: &Request) -> Result<(), ApiError> {
     if app.guard_host {
-        let host = request.headers().get(header::HOST).and_then(|value| value.to_str().ok());
         // A whole address in the place of the path goes before the header (RFC 9112, section 3.2.2).
-        let host = request.uri().host().or(host);
-        if !host.is_none_or(is_local) {
+        let is_ours = match request.uri().host() {
+            Some(host) => is_local(host),
+            None => {
+                request.headers().get_all(header::HOST).iter().all(|host| host.to_str().is_ok_and(is_local))
+            }
+        };
+        if !is_ours {
             let message = "this server listens for this machine alone, but was called by another name: start it with \
                            an API key, or with --no-auth, to allow that";
             return Err(ApiError::new(StatusCode::FORBIDDEN, Some("foreign_host"), message));

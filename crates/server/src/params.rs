@@ -4,8 +4,9 @@ use crate::error::ApiError;
 use crate::fields::{Fields, wrong_type};
 use crate::model::Model;
 use engine::{Constraint, GenerateOptions, SamplerParams};
-use grammar::Grammar;
+use grammar::{Grammar, Rule};
 use serde_json::Value;
+use std::sync::atomic::AtomicBool;
 
 type Result<T> = std::result::Result<T, ApiError>;
 
@@ -123,7 +124,10 @@ fn logit_bias(fields: &mut Fields, model: &Model) -> Result<Vec<(u32, f32)>> {
     let vocabulary = model.tokenizer().vocab_size();
     let entry = |(key, value): (String, Value)| {
         let name = format!("logit_bias.{key}");
-        let id = key.parse::<u32>().ok().filter(|&id| (id as usize) < vocabulary).ok_or_else(|| {
+        // The parser would take a sign.
+        let digits = Some(&key).filter(|key| key.bytes().all(|byte| byte.is_ascii_digit()));
+        let id = digits.and_then(|key| key.parse::<u32>().ok()).filter(|&id| (id as usize) < vocabulary);
+        let id = id.ok_or_else(|| {
             let message = format!(
                 "Invalid key in 'logit_bias': expected a token id below {vocabulary}, but got '{key}'."
             );
@@ -176,19 +180,6 @@ impl Constraint for GrammarConstraint {
     }
 }
 
-/// A rule that an answer must follow, as a request has it.
-#[derive(Debug, PartialEq)]
-pub enum Rule {
-    /// JSON that follows a schema.
-    Json(Value),
-    /// The same between two texts.
-    JsonBetween(&'static str, Value, &'static str),
-    /// A grammar.
-    Lark(String),
-    /// A regular expression.
-    Regex(String),
-}
-
 /// A rule and the field that it came from.
 #[derive(Debug, PartialEq)]
 pub struct Form {
@@ -197,18 +188,12 @@ pub struct Form {
 }
 
 impl Form {
-    /// The rule as the engine takes it. This can take a second.
-    pub fn compile(&self, model: &Model) -> Result<Box<dyn Constraint>> {
-        let grammar = model.grammars().and_then(|grammars| match &self.rule {
-            Rule::Json(schema) => grammars.json_schema(schema),
-            Rule::JsonBetween(before, schema, after) => grammars.json_between(before, schema, after),
-            Rule::Lark(source) => grammars.lark(source),
-            Rule::Regex(source) => grammars.regex(source),
-        });
-        let field = self.field;
+    /// The rule as the engine takes it. This can take a second; it ends soon after `stop` has become true.
+    pub fn compile(&self, model: &Model, stop: &AtomicBool) -> Result<Box<dyn Constraint>> {
+        let grammar = model.grammars().and_then(|grammars| grammars.compile(&self.rule, stop));
         match grammar {
             Ok(grammar) => Ok(Box::new(GrammarConstraint(grammar))),
-            Err(error) => Err(not_compiled(&error, field)),
+            Err(error) => Err(not_compiled(&error, self.field)),
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::error::ApiError;
 use crate::fields::Fields;
-use crate::params::Rule;
+use grammar::Rule;
 use grammar::check_schema;
 use serde_json::{Map, Value, json};
 

@@ -103,6 +103,13 @@ fn grammars_that_take_too_much_are_refused_and_the_server_goes_on() {
             "response_format.grammar",
         ),
         (json!({"type": "regex", "regex": "a*".repeat(50_000)}), "response_format.regex"),
+        (json!({"type": "regex", "regex": "a*".repeat(8000)}), "response_format.regex"),
+        (
+            schema(
+                json!({"allOf": (0..30).map(|n| json!({"pattern": format!("[a-z]{{{n}}}.*x")})).collect::<Vec<_>>()}),
+            ),
+            "response_format.json_schema.schema",
+        ),
     ] {
         let refused = chat(shared(), "Hi", &json!({"response_format": format}));
         assert_eq!(
@@ -113,4 +120,24 @@ fn grammars_that_take_too_much_are_refused_and_the_server_goes_on() {
         );
     }
     assert!(!content(&chat(shared(), "Hi", &json!({}))).is_empty());
+}
+
+#[test]
+fn a_grammar_that_takes_long_to_compile_holds_nobody_up() {
+    let properties: Value = (0..2000).map(|at| (format!("p{at}"), json!({"type": "integer"}))).collect();
+    let large = schema(&json!({"type": "object", "properties": properties, "additionalProperties": false}));
+    let large = ask("Hi", &json!({"response_format": large, "max_tokens": 1}));
+    let compiled = std::thread::spawn(move || {
+        let response = post(shared(), "/v1/chat/completions", &large);
+        (response.status, std::time::Instant::now())
+    });
+    // It is on its way.
+    std::thread::sleep(std::time::Duration::from_millis(100));
+    assert!(!content(&chat(shared(), "Hi", &json!({"max_tokens": 1}))).is_empty());
+    let more = json!({"response_format": {"type": "regex", "regex": "[ab]"}, "max_tokens": 2});
+    assert!(["a", "b"].contains(&&*content(&chat(shared(), "Hi", &more))));
+    let others = std::time::Instant::now();
+    let (status, large) = compiled.join().unwrap();
+    assert_eq!(status, 200);
+    assert!(others < large, "the others waited");
 }

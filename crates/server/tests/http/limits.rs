@@ -119,6 +119,18 @@ fn large_slow_and_late_requests_end() {
 }
 
 #[test]
+fn connections_that_send_nothing_leave_soon_where_there_is_little_room() {
+    let options = ServerOptions { max_connections: 8, ..anywhere() };
+    let server = start("smollm2", 256, BatchOptions::default(), options);
+    let silent: Vec<_> = (0..8).map(|_| TcpStream::connect(server.address()).unwrap()).collect();
+    // Those that came last have three seconds, the others thirty.
+    let start = Instant::now();
+    assert_eq!(get(server.address(), "/health").status, 200);
+    assert!(start.elapsed() < Duration::from_secs(25), "{:?}", start.elapsed());
+    drop(silent);
+}
+
+#[test]
 fn others_need_a_key_and_pages_an_origin() {
     let options = ServerOptions {
         api_key: Some("secret".into()),
@@ -149,6 +161,10 @@ fn a_page_elsewhere_cannot_make_a_browser_use_the_server() {
     assert_eq!(send(shared(), bytes).read().status, 403);
     let bytes = b"GET http://evil.example/v1/models HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n";
     assert_eq!(send(shared(), bytes).read().status, 403);
+    for hosts in ["host: localhost\r\nhost: evil.example\r\n", "host: localh\u{f6}st\r\n"] {
+        let bytes = format!("GET /v1/models HTTP/1.1\r\n{hosts}connection: close\r\n\r\n");
+        assert_eq!(send(shared(), bytes.as_bytes()).read().status, 403, "{hosts}");
+    }
     // What a page may send without being asked.
     let body = "{\"content\": \"a\"}";
     let bytes = format!(

@@ -40,6 +40,7 @@ fn wrong_types_and_ranges_name_the_field() {
         ("top_logprobs", json!(5), "invalid_value"),
         ("logit_bias", json!([]), "invalid_type"),
         ("logit_bias", json!({"x": 1}), "invalid_value"),
+        ("logit_bias", json!({"+5": 1}), "invalid_value"),
         ("logit_bias.5", json!({"5": 101}), "invalid_value"),
         ("messages", json!({}), "invalid_type"),
         ("messages", json!([]), "invalid_value"),
@@ -59,6 +60,11 @@ fn wrong_types_and_ranges_name_the_field() {
         (
             "response_format.json_schema.schema",
             json!({"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "nonsense"}}}),
+            "invalid_value",
+        ),
+        (
+            "response_format.json_schema.schema",
+            json!({"type": "json_schema", "json_schema": {"name": "x", "schema": {"$ref": "#"}}}),
             "invalid_value",
         ),
         ("tools", json!([{"type": "function", "function": {"name": "f"}}]), "unsupported_value"),

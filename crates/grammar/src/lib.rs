@@ -192,6 +192,8 @@ impl Grammars {
         limits.step_lexer_fuel = 100_000;
         limits.max_lexer_states = 50_000;
         limits.max_grammar_size = 200_000;
+        // Four for each property that may come next, of which a schema may have 2000.
+        limits.max_items_in_row = 10_000;
         // The rest is about the insides of the parser.
         limits.verbose_errors = false;
         Ok(Grammars { factory, blank })

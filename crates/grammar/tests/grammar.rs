@@ -294,4 +294,13 @@ fn ordinary_large_schemas_are_compiled() {
         assert!(allowed(&mut grammar).contains(&id(c)), "{c}");
         grammar.accept(id(c)).unwrap();
     }
+    // As many as there may be, each of which may come next.
+    let fields: serde_json::Map<_, _> =
+        (0..2000).map(|n| (format!("f{n}"), json!({"type": "integer"}))).collect();
+    let schema = json!({"type": "object", "properties": fields, "additionalProperties": false});
+    let mut grammar = grammars.json_schema(&schema).unwrap();
+    for c in "{\"f1999\": 7}".chars() {
+        assert!(allowed(&mut grammar).contains(&id(c)), "{c}");
+        grammar.accept(id(c)).unwrap();
+    }
 }

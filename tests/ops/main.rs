@@ -24,4 +24,6 @@ mod rows;
 mod shape;
 mod strict;
 mod support;
+mod sweep;
+mod threads;
 mod topk;

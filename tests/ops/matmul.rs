@@ -18,7 +18,8 @@ const TILED: f64 = 1e-7;
 /// Error on the CUDA backend: several rows are multiplied in half precision, rounded to 11 bits, one with 16 bits.
 const HALF: f64 = 1e-6;
 
-fn product(w: &[f32], x: &[f32], cols: usize, bias: Option<&[f32]>) -> Vec<f64> {
+/// `x w^T + bias`, row by row.
+pub fn product(w: &[f32], x: &[f32], cols: usize, bias: Option<&[f32]>) -> Vec<f64> {
     let mut out = Vec::new();
     for x in x.chunks(cols) {
         for (row, w) in w.chunks(cols).enumerate() {

@@ -5,7 +5,8 @@ use graph::ops::{QkNorm, RmsNorm, Softmax};
 use graph::{Op, Shape};
 use quant::Format;
 
-fn rms_norm(x: &[f32], weight: Option<&[f32]>, width: usize, epsilon: f32) -> Vec<f64> {
+/// Runs of `width` elements by the root of their mean square.
+pub fn rms_norm(x: &[f32], weight: Option<&[f32]>, width: usize, epsilon: f32) -> Vec<f64> {
     let mut out = Vec::new();
     for row in x.chunks(width) {
         let mean = row.iter().map(|v| f64::from(*v).powi(2)).sum::<f64>() / width as f64;

@@ -6,7 +6,7 @@ use graph::{Op, Shape};
 use std::cmp::Ordering;
 
 /// By sorting, as the operation's documentation says.
-fn reference(x: &[f32], cols: usize, k: usize) -> Vec<i32> {
+pub fn reference(x: &[f32], cols: usize, k: usize) -> Vec<i32> {
     let rows = x.chunks(cols).flat_map(|row| {
         let mut columns: Vec<usize> = (0..cols).collect();
         columns.sort_by(|&a, &b| match (row[a].is_nan(), row[b].is_nan()) {
@@ -19,7 +19,8 @@ fn reference(x: &[f32], cols: usize, k: usize) -> Vec<i32> {
     rows.collect()
 }
 
-fn found(tested: &mut Tested, x: &[f32], cols: usize, k: usize) -> Vec<i32> {
+/// Columns of the `k` largest elements of each row.
+pub fn found(tested: &mut Tested, x: &[f32], cols: usize, k: usize) -> Vec<i32> {
     let mut case = Case::new(tested.backend.as_mut(), &params(1));
     let input = case.floats(Shape::new(x.len() / cols, cols), x);
     // The result's four bytes are integers.

@@ -297,7 +297,8 @@ fn start(
 fn describe(gpu: &impl metal::device::Device) -> String {
     let capabilities = gpu.capabilities();
     let cores = capabilities.gpu_cores.map(|cores| format!(", {cores} cores")).unwrap_or_default();
-    format!("{}, Apple GPU family {}{cores}, unified memory", gpu.name(), capabilities.gpu_family)
+    let memory = if capabilities.unified_memory { "unified memory" } else { "memory of its own: not used" };
+    format!("{}, Apple GPU family {}{cores}, {memory}", gpu.name(), capabilities.gpu_family)
 }
 
 impl FromStr for Device {

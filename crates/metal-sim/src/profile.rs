@@ -1,7 +1,7 @@
 //! The Apple GPU that is simulated: its limits and features.
 //!
 //! The numbers are those of Apple's Metal feature set tables and of the machines' specifications. What no table
-//! gives, such as how many threads a kernel's registers leave room for, is not simulated.
+//! gives, such as how many threads a kernel's registers leave room for, is not simulated, but can be set.
 
 use metal::device::{Capabilities, Limits};
 
@@ -14,6 +14,8 @@ pub struct Profile {
     pub limits: Limits,
     /// Features.
     pub capabilities: Capabilities,
+    /// Most threads of a threadgroup of any kernel, as if its registers left room for no more.
+    pub kernel_threads: usize,
 }
 
 /// Name, family, cores and memory in GiB of each machine.
@@ -54,6 +56,7 @@ impl Profile {
                 gpu_cores: Some(cores),
                 ..Capabilities::of_family(gpu_family, true)
             },
+            kernel_threads: Limits::default().max_threads_per_threadgroup,
         })
     }
 
@@ -70,6 +73,7 @@ impl Default for Profile {
             name: "Apple",
             limits: Limits::default(),
             capabilities: Capabilities::of_family(7, true),
+            kernel_threads: Limits::default().max_threads_per_threadgroup,
         })
     }
 }

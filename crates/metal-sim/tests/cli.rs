@@ -189,6 +189,7 @@ fn the_environment_is_checked() {
     fails("SMELT_SIM_CLANG", "/nonexistent/clang++", "apt install clang-19 libclang-rt-19-dev lld-19");
     fails("SMELT_SIM_GPU", "M0", "expected one of Apple M1,");
     fails("SMELT_SIM_THREADS", "none", "expected a number above 0");
+    fails("SMELT_SIM_KERNEL_THREADS", "0", "expected a number above 0");
     fails("SMELT_SIM_SANITIZE", "yes", "expected 0 or 1");
     fails("SMELT_CACHE", "/dev/null/cache", "/dev/null/cache");
     for (name, value, expected) in

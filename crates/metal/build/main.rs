@@ -18,18 +18,17 @@ fn main() {
     let variable = |name| std::env::var(name).unwrap_or_default();
     let folder = variable("OUT_DIR");
     let folder = Path::new(&folder);
-    let wanted = variable("CARGO_CFG_TARGET_OS") == "macos" && variable("SMELT_METAL_PRECOMPILE") != "0";
+    let is_wanted = variable("CARGO_CFG_TARGET_OS") == "macos";
+    let precompile = if is_wanted { variable("SMELT_METAL_PRECOMPILE") } else { "0".to_owned() };
     let sources: Vec<_> = families::LIBRARIES
         .iter()
         .map(|library| (library.name, library.source(&families::Sources::default())))
         .collect();
-    let libraries = match wanted {
-        true => xcode::compile(Path::new("xcrun"), &sources, folder).unwrap_or_else(|reason| {
-            println!("cargo::warning=kernels are compiled when the program starts: {reason}");
-            Vec::new()
-        }),
-        false => Vec::new(),
-    };
+    let compile = || xcode::compile(Path::new("xcrun"), &sources, folder);
+    let libraries = xcode::decide(&precompile, compile).unwrap_or_else(|line| {
+        println!("{line}");
+        Vec::new()
+    });
     if let Err(error) = xcode::embed(&libraries, folder) {
         println!("cargo::error=the list of compiled kernels cannot be written: {error}");
     }

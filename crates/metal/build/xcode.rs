@@ -11,6 +11,22 @@ const FLAGS: [&str; 4] = ["-std=metal3.1", "-mmacosx-version-min=14.0", "-O3", "
 /// A library that was compiled: its name, and the file.
 pub type Compiled = (&'static str, PathBuf);
 
+/// What `SMELT_METAL_PRECOMPILE` asks for: nothing (`0`), all or no build (`1`), or all where the tools are. Where there is nothing, the
+/// line for cargo says why. Cargo does not see that tools were installed, but it sees that the variable has changed.
+pub fn decide(
+    precompile: &str,
+    compile: impl FnOnce() -> Result<Vec<Compiled>, String>,
+) -> Result<Vec<Compiled>, String> {
+    match precompile {
+        "0" => Ok(Vec::new()),
+        "1" => compile().map_err(|reason| format!("cargo::error=kernels cannot be compiled: {reason}")),
+        _ => compile().map_err(|reason| {
+            let later = "with a compiler, build with SMELT_METAL_PRECOMPILE=1";
+            format!("cargo::warning=kernels are compiled when the program starts ({later}): {reason}")
+        }),
+    }
+}
+
 /// Compiles sources to libraries in `folder`, all at once. Nothing is left out: either all of them are compiled, or the
 /// reason says why there are none, with the compiler's text.
 pub fn compile(

@@ -1,8 +1,5 @@
 // What every kernel file starts with.
 
-// The width of a SIMD-group on every Apple GPU; the host checks it against the pipeline's.
-#define SIMD_WIDTH 32
-
 // Four floats from an address that is only aligned to 4 bytes: rows of odd width begin anywhere. Apple's load
 // instructions ask for the alignment of an element, so this is one load all the same.
 inline float4 load4(device const float* p) { return float4(*(device const packed_float4*)p); }

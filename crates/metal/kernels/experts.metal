@@ -63,10 +63,11 @@ kernel void expert_route(device const int* indices [[buffer(0)]],
                          device int4* tiles [[buffer(2)]],
                          constant ExpertArgs& args [[buffer(3)]],
                          ushort simd [[simdgroup_index_in_threadgroup]],
-                         ushort lane [[thread_index_in_simdgroup]]) {
+                         ushort lane [[thread_index_in_simdgroup]],
+                         ushort simds [[simdgroups_per_threadgroup]]) {
     threadgroup int counts[ROUTE_MOST_EXPERTS + 1];
     const int bins = args.experts + 1;
-    for (int bin = simd; bin < bins; bin += ROUTE_SIMDGROUPS) {
+    for (int bin = simd; bin < bins; bin += simds) {
         int count = 0;
         for (int choice = lane; choice < args.choices; choice += SIMD_WIDTH) {
             count += bin_of(indices[choice], args.experts) == bin ? 1 : 0;
@@ -75,7 +76,7 @@ kernel void expert_route(device const int* indices [[buffer(0)]],
         if (lane == 0) counts[bin] = count;
     }
     threadgroup_barrier(mem_flags::mem_threadgroup);
-    for (int bin = simd; bin < bins; bin += ROUTE_SIMDGROUPS) {
+    for (int bin = simd; bin < bins; bin += simds) {
         int first = 0, tile = 0;
         for (int before = lane; before < bin; before += SIMD_WIDTH) {
             first += counts[before];

@@ -143,6 +143,29 @@ kernel void top_k_row(device const float* x [[buffer(0)]],
     }
 }
 
+// The best element of each chunk of a row of logits, a SIMD-group a chunk; the host chooses among the chunks. What is no finite
+// number comes before all others here.
+kernel void largest_of_chunks(device const float* x [[buffer(0)]],
+                              device Candidate* best [[buffer(1)]],
+                              constant LargestArgs& args [[buffer(2)]],
+                              uint2 group [[threadgroup_position_in_grid]],
+                              ushort simd [[simdgroup_index_in_threadgroup]],
+                              ushort lane [[thread_index_in_simdgroup]]) {
+    const int chunk = int(group.x) * TOPK_ROWS + simd;
+    if (chunk >= args.chunks) return;
+    const int first = chunk * LARGEST_CHUNK;
+    device const float* from = x + ulong(group.y) * args.cols;
+    Candidate mine = {0u, NO_COLUMN};
+    for (int i = first + lane; i - first < LARGEST_CHUNK && i < args.cols; i += SIMD_WIDTH) {
+        const uint bits = as_type<uint>(from[i]);
+        const bool finite = (bits & 0x7f800000u) != 0x7f800000u;
+        const Candidate c = {finite ? place_of(from[i]) : 0xffffffffu, uint(i)};
+        if (before(c, mine)) mine = c;
+    }
+    mine = simd_best(mine);
+    if (lane == 0) best[ulong(group.y) * args.chunks + chunk] = mine;
+}
+
 // y[i, j] = x[i, columns[i, j]]. A column outside of the row gives no number instead of somebody else's memory.
 kernel void gather_cols(device const float* x [[buffer(0)]],
                         device const int* columns [[buffer(1)]],

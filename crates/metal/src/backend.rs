@@ -2,9 +2,10 @@
 
 use crate::Error;
 use crate::capability;
-use crate::device::{Buffer, Device, MathMode};
+use crate::device::{self, Buffer, Capabilities, Device, MathMode, Pipeline};
 use crate::error::backend_error;
 use crate::fusion::{Fusion, Held};
+use crate::largest::{LargestRows, Rows};
 use crate::library::{Compiled, LIBRARIES, Sources};
 use crate::ops::{self, Kernels};
 use crate::pass::{Pass, invariant};
@@ -21,7 +22,7 @@ use crate::warmup;
 use crate::weights::{WeightBytes, Weights};
 use bytes::Bytes;
 use graph::{
-    Backend, BackendError, BufferId, FusedOp, Graph, NodeCall, NodeId, OpQuery, StateId, StatePart,
+    Backend, BackendError, BufferId, FusedOp, Graph, Largest, NodeCall, NodeId, OpQuery, StateId, StatePart,
     StateSpec, WeightData,
 };
 use std::path::Path;
@@ -53,6 +54,14 @@ pub(crate) struct Core<D: Device> {
     pub device: D,
 }
 
+impl<D: Device> Core<D> {
+    /// Most threads of a threadgroup of a kernel: of the device, or fewer, where the kernel needs many registers.
+    pub fn most_threads(&self, kernel: PipelineId) -> usize {
+        let own = self.pipelines.get(kernel).max_threads_per_threadgroup();
+        own.min(self.device.limits().max_threads_per_threadgroup)
+    }
+}
+
 /// Runs graphs on a Metal device. Executing a node only records it; [`synchronize`](Backend::synchronize) submits what
 /// was recorded, as one command buffer with one concurrent encoder, and waits for it.
 ///
@@ -62,10 +71,11 @@ pub struct MetalBackend<D: Device> {
     pub(crate) core: Core<D>,
     pub(crate) queue: D::Queue,
     pub(crate) timeout: Duration,
-    kernels: Kernels,
+    pub(crate) kernels: Kernels,
     warm_up: PipelineId,
     fusion: Fusion,
     held: Vec<Held>,
+    pub(crate) largest: LargestRows<D::Buffer>,
     pub(crate) profile: Profile,
     pub(crate) trace: Option<Trace<D::Buffer>>,
     /// The first touch of mapped weights, under way.
@@ -95,6 +105,7 @@ impl<D: Device> MetalBackend<D> {
         options: MetalOptions,
         embedded: Compiled,
     ) -> Result<MetalBackend<D>, Error> {
+        check_device(device.capabilities())?;
         let switches = options.switches;
         let math = if switches.strict { MathMode::Safe } else { MathMode::Fast };
         let prebuilt = switches.library.as_deref().map(|path| prebuilt(&device, path)).transpose()?;
@@ -129,6 +140,7 @@ impl<D: Device> MetalBackend<D> {
             warm_up,
             fusion: Fusion::default(),
             held: Vec::new(),
+            largest: LargestRows::default(),
             profile: Profile::default(),
             trace,
             warming: Vec::new(),
@@ -223,7 +235,7 @@ impl<D: Device> MetalBackend<D> {
     }
 
     /// Drops what was recorded and not submitted.
-    fn discard(&mut self) {
+    pub(crate) fn discard(&mut self) {
         self.core.recorder.clear();
         self.held.clear();
         if let Some(trace) = &mut self.trace {
@@ -253,6 +265,17 @@ impl<D: Device> MetalBackend<D> {
             .buffer()
             .write(slice.offset, src)
             .map_err(|error| BackendError::Device(error.to_string()))
+    }
+}
+
+/// What every kernel and every buffer rests on. All of Apple's own GPUs since the M1 have it; others in a Mac have not.
+fn check_device(capabilities: &Capabilities) -> Result<(), device::Error> {
+    let needs =
+        |what| Err(device::Error::Device(format!("the GPU has no {what}, as Apple's have since the M1")));
+    match capabilities {
+        Capabilities { unified_memory: false, .. } => needs("memory in common with the host"),
+        Capabilities { simd_reductions: false, .. } => needs("reductions over SIMD-groups"),
+        _ => Ok(()),
     }
 }
 
@@ -355,12 +378,14 @@ impl<D: Device> Backend for MetalBackend<D> {
     fn prepare_node(&mut self, graph: &Graph, node: NodeId) -> Result<(), BackendError> {
         // Traces show every value, so nothing is computed on the way to another.
         let chains = if self.trace.is_some() { &[] } else { ops::CHAINS };
+        self.largest.clear();
         self.fusion.prepare(graph, node, chains);
         Ok(())
     }
 
     fn execute_node(&mut self, call: &NodeCall<'_>) -> Result<(), BackendError> {
         self.healthy()?;
+        self.largest.found = None;
         let start = self.core.switches.op_profile.then(Instant::now);
         let done = self.encode(call).and_then(|()| self.capture(call));
         if let Some(start) = start {
@@ -378,7 +403,25 @@ impl<D: Device> Backend for MetalBackend<D> {
         self.read(&slice, dst)
     }
 
+    fn largest(
+        &mut self,
+        buffer: BufferId,
+        offset: usize,
+        shape: [usize; 2],
+        count: usize,
+    ) -> Result<Option<Vec<Largest>>, BackendError> {
+        self.healthy()?;
+        let Some(rows) = Rows::new(buffer, offset, shape) else { return Ok(None) };
+        self.idle(&rows.slice(&self.core)?)?;
+        if self.largest.found != Some(rows) {
+            self.largest.asked = Some(rows);
+            self.find_largest(rows)?;
+        }
+        self.largest.read(&self.core, count)
+    }
+
     fn write_host(&mut self, buffer: BufferId, offset: usize, src: &[u8]) -> Result<(), BackendError> {
+        self.largest.found = None;
         let slice = self.core.pool.slice(buffer, offset, src.len())?;
         self.write(&slice, src)
     }
@@ -390,9 +433,14 @@ impl<D: Device> Backend for MetalBackend<D> {
             self.discard();
             return Err(invariant("end of a split", "every chain complete", found));
         }
-        let done = self.submit();
-        self.discard();
-        done
+        // What was asked of these rows will be asked again.
+        let written = |rows: &Rows| {
+            rows.slice(&self.core).is_ok_and(|slice| self.core.recorder.uses(slice.memory.id()))
+        };
+        match self.largest.asked.filter(written) {
+            Some(rows) => self.find_largest(rows),
+            None => self.finish(),
+        }
     }
 }
 

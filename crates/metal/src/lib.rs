@@ -20,6 +20,7 @@ pub mod device;
 mod error;
 mod families;
 pub mod fusion;
+mod largest;
 pub mod library;
 pub mod ops;
 pub mod pass;

@@ -2,6 +2,7 @@
 
 use crate::backend::Core;
 use crate::device::{Buffer, Capabilities, Device, Error, Limits, Pipeline, Size, checks};
+use crate::families::SIMD_WIDTH;
 use crate::ops::Kernels;
 use crate::pipelines::PipelineId;
 use crate::recorder::{Bound, Dispatch, Grid};
@@ -148,17 +149,17 @@ impl<'a, D: Device> Pass<'a, D> {
 
     /// Begins a dispatch of a kernel. `step` tells the dispatches of one node apart, as in `qkv` or `combine`; it may
     /// be empty.
-    pub fn launch(&mut self, kernel: PipelineId, step: &str) -> Launch<'_, 'a, D> {
+    pub fn launch(&mut self, kernel: PipelineId, step: &str) -> Launch<'_, D> {
         let node = &self.call.node.label;
         let label = if step.is_empty() { node.clone() } else { format!("{node}.{step}") };
-        Launch {
-            kernel,
-            label,
-            buffers: Vec::with_capacity(6),
-            bytes: Vec::with_capacity(1),
-            threadgroup_memory: Vec::new(),
-            pass: self,
-        }
+        Launch::new(self.core, kernel, label)
+    }
+
+    /// Threads of a threadgroup for a kernel that takes any number of whole SIMD-groups: so many as are wanted, or as its registers
+    /// leave room for; and no more SIMD-groups than one of them has lanes, since one joins what all have found.
+    pub fn whole_simdgroups(&self, kernel: PipelineId, wanted: usize) -> usize {
+        let most = self.core.most_threads(kernel).min(SIMD_WIDTH * SIMD_WIDTH);
+        wanted.clamp(1, most).next_multiple_of(SIMD_WIDTH).min(most / SIMD_WIDTH * SIMD_WIDTH)
     }
 }
 
@@ -172,8 +173,8 @@ impl<D: Device> Drop for Pass<'_, D> {
 
 /// A dispatch in the making: bindings, then [`Launch::threadgroups`] or [`Launch::threads`].
 #[must_use = "a launch does nothing until its grid is given"]
-pub struct Launch<'p, 'a, D: Device> {
-    pass: &'p mut Pass<'a, D>,
+pub struct Launch<'c, D: Device> {
+    core: &'c mut Core<D>,
     kernel: PipelineId,
     label: String,
     buffers: Vec<Bound<D::Buffer>>,
@@ -181,7 +182,19 @@ pub struct Launch<'p, 'a, D: Device> {
     threadgroup_memory: Vec<(usize, usize)>,
 }
 
-impl<D: Device> Launch<'_, '_, D> {
+impl<'c, D: Device> Launch<'c, D> {
+    /// One that belongs to no node.
+    pub(crate) fn new(core: &'c mut Core<D>, kernel: PipelineId, label: String) -> Launch<'c, D> {
+        Launch {
+            core,
+            kernel,
+            label,
+            buffers: Vec::with_capacity(6),
+            bytes: Vec::with_capacity(1),
+            threadgroup_memory: Vec::new(),
+        }
+    }
+
     /// Binds memory that the kernel only reads. The whole range of the operand counts as read.
     pub fn reads(self, slot: usize, operand: &impl Bindable<D::Buffer>) -> Self {
         let touched = operand.bytes();
@@ -219,14 +232,14 @@ impl<D: Device> Launch<'_, '_, D> {
 
     /// Copies arguments into the command buffer: a `#[repr(C)]` struct that mirrors the shader's `constant Args&`.
     pub fn bytes(mut self, slot: usize, arguments: &impl NoUninit) -> Self {
-        let range = self.pass.core.recorder.inline(bytemuck::bytes_of(arguments));
+        let range = self.core.recorder.inline(bytemuck::bytes_of(arguments));
         self.bytes.push((slot, range));
         self
     }
 
     /// Gives a `[[threadgroup(slot)]]` parameter memory; lengths are rounded up to the device's granularity.
     pub fn threadgroup_memory(mut self, slot: usize, length: usize) -> Self {
-        let alignment = self.pass.limits().threadgroup_memory_alignment;
+        let alignment = self.core.device.limits().threadgroup_memory_alignment;
         self.threadgroup_memory.push((slot, length.next_multiple_of(alignment)));
         self
     }
@@ -239,11 +252,13 @@ impl<D: Device> Launch<'_, '_, D> {
         self.record(Grid::Threadgroups(groups), groups, threads)
     }
 
-    /// Records the dispatch of exactly so many threads. Of none, nothing is recorded.
+    /// Records the dispatch of exactly so many threads. Of none, nothing is recorded. Such a kernel does not look at its
+    /// threadgroup, so that this may be a smaller one than was asked for, where the kernel's registers leave room for no more.
     ///
     /// # Errors
     /// As for [`Launch::threadgroups`].
     pub fn threads(self, grid: Size, threads: Size) -> Result<(), BackendError> {
+        let threads = threads.at_most(self.core.most_threads(self.kernel));
         self.record(Grid::Threads(grid), grid, threads)
     }
 
@@ -252,7 +267,7 @@ impl<D: Device> Launch<'_, '_, D> {
             return Ok(());
         }
         self.check(size, threads)?;
-        self.pass.core.recorder.add(Dispatch {
+        self.core.recorder.add(Dispatch {
             label: self.label,
             pipeline: self.kernel,
             buffers: self.buffers,
@@ -267,9 +282,8 @@ impl<D: Device> Launch<'_, '_, D> {
 
     /// Compares what the dispatch needs with what the device has, as queried from it.
     fn check(&self, size: Size, threads: Size) -> Result<(), BackendError> {
-        let pipeline = self.pass.core.pipelines.get(self.kernel);
-        let (limits, name) = (self.pass.limits(), pipeline.name());
-        let most = pipeline.max_threads_per_threadgroup().min(limits.max_threads_per_threadgroup);
+        let name = self.core.pipelines.get(self.kernel).name();
+        let (limits, most) = (self.core.device.limits(), self.core.most_threads(self.kernel));
         let checked = || {
             limits.check_launch(name, most, size, threads)?;
             for (slot, length) in &self.threadgroup_memory {

@@ -1,6 +1,9 @@
 //! The registry of kernels: every pipeline that the backend can launch, made when it starts.
 
-use crate::device::{Capabilities, CompileOptions, Device, FunctionConstants, MathMode, Pipeline, Result};
+use crate::device::{
+    Capabilities, CompileOptions, Device, Error, FunctionConstants, MathMode, Pipeline, Result, Size,
+};
+use crate::families::{FIXED_THREADS, SIMD_WIDTH};
 use crate::library::{Compiled, Library, Sources};
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -132,7 +135,7 @@ impl<'d, D: Device> Loader<'d, D> {
     /// Compiles a library.
     ///
     /// # Errors
-    /// [`Error::Compile`](crate::device::Error::Compile) with the compiler's text.
+    /// [`Error::Compile`] with the compiler's text.
     pub fn library(&mut self, library: &Library) -> Result<LibraryLoader<'_, 'd, D>> {
         self.library_with(library, self.math)
     }
@@ -176,7 +179,7 @@ impl<D: Device> LibraryLoader<'_, '_, D> {
     /// A kernel without function constants.
     ///
     /// # Errors
-    /// [`Error::KernelNotFound`](crate::device::Error::KernelNotFound) with the name.
+    /// [`Error::KernelNotFound`] with the name.
     pub fn kernel(&mut self, name: &str) -> Result<PipelineId> {
         self.kernel_with(name, &FunctionConstants::new())
     }
@@ -184,10 +187,26 @@ impl<D: Device> LibraryLoader<'_, '_, D> {
     /// A kernel with function constants.
     ///
     /// # Errors
-    /// As for [`LibraryLoader::kernel`], and [`Error::FunctionConstant`](crate::device::Error::FunctionConstant).
+    /// As for [`LibraryLoader::kernel`], and [`Error::FunctionConstant`].
     pub fn kernel_with(&mut self, name: &str, constants: &FunctionConstants) -> Result<PipelineId> {
         let pipeline = self.loader.device.new_pipeline(&self.compiled, name, constants)?;
+        check_threads(&pipeline)?;
         self.loader.pipelines.push(pipeline);
         Ok(PipelineId(self.loader.pipelines.len() - 1))
     }
+}
+
+/// Whether a kernel can be launched at all: how many threads it may have is known once it is compiled.
+fn check_threads(pipeline: &impl Pipeline) -> Result<()> {
+    let (name, limit, width) =
+        (pipeline.name(), pipeline.max_threads_per_threadgroup(), pipeline.simd_width());
+    if limit < FIXED_THREADS {
+        let size = Size::width(FIXED_THREADS);
+        return Err(Error::ThreadgroupSize { kernel: name.to_owned(), size, limit });
+    }
+    if width != SIMD_WIDTH {
+        let found = format!("SIMD-groups of {width} threads, expected {SIMD_WIDTH}");
+        return Err(Error::Device(format!("kernel '{name}': {found}")));
+    }
+    Ok(())
 }

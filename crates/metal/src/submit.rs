@@ -2,6 +2,7 @@
 
 use crate::backend::MetalBackend;
 use crate::device::{self, Device, Status, Submission};
+use crate::largest::Rows;
 use graph::BackendError;
 use std::ops::Range;
 use std::time::{Duration, Instant};
@@ -13,8 +14,28 @@ const WARM_UP_TIMEOUT: Duration = Duration::from_secs(300);
 const LAST_WAIT: Duration = Duration::from_secs(1);
 
 impl<D: Device> MetalBackend<D> {
+    /// Ends the recording with a search for the largest elements of rows, and submits it.
+    pub(crate) fn find_largest(&mut self, rows: Rows) -> Result<(), BackendError> {
+        self.largest.found = None;
+        let recorded = self.largest.record(&mut self.core, self.kernels.topk.largest, rows);
+        if let Err(error) = recorded {
+            self.discard();
+            return Err(error);
+        }
+        self.finish()?;
+        self.largest.found = Some(rows);
+        Ok(())
+    }
+
+    /// Submits what was recorded and waits for it.
+    pub(crate) fn finish(&mut self) -> Result<(), BackendError> {
+        let done = self.submit();
+        self.discard();
+        done
+    }
+
     /// Submits what was recorded, waits for it, and writes the trace. The recording is the caller's to clear.
-    pub(crate) fn submit(&mut self) -> Result<(), BackendError> {
+    fn submit(&mut self) -> Result<(), BackendError> {
         self.end_warm_up()?;
         let commands = self.core.recorder.len();
         if commands == 0 {

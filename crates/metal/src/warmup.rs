@@ -1,6 +1,8 @@
 //! The first touch of mapped weights (`kernels/warmup.metal`), at load instead of at the first token.
 
-use crate::device::{Buffer, CommandBuffer, ComputeEncoder, Device, DispatchMode, Queue, Result, Size};
+use crate::device::{
+    Buffer, CommandBuffer, ComputeEncoder, Device, DispatchMode, Pipeline, Queue, Result, Size,
+};
 use crate::families::warmup::{LIBRARY, STRIDE};
 use crate::pipelines::{Loader, PipelineId, Pipelines};
 use crate::recorder::SubmissionOf;
@@ -25,13 +27,15 @@ pub(crate) fn submit<D: Device>(
     let pages = length / STRIDE;
     let sum = device.new_buffer("warm-up", size_of::<u32>())?;
     sum.write(0, &[0; size_of::<u32>()])?;
+    let pipeline = pipelines.get(kernel);
+    let threads = Size::width(WIDTH.min(pages.max(1))).at_most(pipeline.max_threads_per_threadgroup());
     let mut command_buffer = queue.new_command_buffer("warm-up")?;
     let mut encoder = command_buffer.compute_encoder("warm-up", DispatchMode::Serial);
     encoder.set_label("warm-up");
-    encoder.set_pipeline(pipelines.get(kernel));
+    encoder.set_pipeline(pipeline);
     encoder.set_buffer(0, weights, 0)?;
     encoder.set_buffer(1, &sum, 0)?;
-    encoder.dispatch_threads(Size::width(pages), Size::width(WIDTH.min(pages.max(1))))?;
+    encoder.dispatch_threads(Size::width(pages), threads)?;
     drop(encoder);
     command_buffer.commit()
 }

@@ -6,10 +6,11 @@ use common::{NAME, Node, info, params, start, start_with};
 use cpu::{CpuBackend, CpuOptions};
 use graph::ops::GetRows;
 use graph::{
-    Backend, BackendError, Batch, DType, GraphBuilder, GraphParams, GroupId, InputKind, Op, Scheduler,
-    StatePart, StateSpec, WeightData,
+    Backend, BackendError, Batch, DType, GraphBuilder, GraphParams, GroupId, InputKind, Largest, Op,
+    Scheduler, StatePart, StateSpec, WeightData,
 };
-use metal::Switches;
+use metal::{MetalBackend, Switches};
+use metal_sim::device::SimDevice;
 use quant::Format;
 use std::time::Duration;
 
@@ -110,6 +111,45 @@ fn the_host_cannot_touch_what_pending_work_uses() {
     backend.write_host(other, 0, &bytes).unwrap();
     backend.synchronize().unwrap();
     backend.read_host(to, 0, &mut bytes).unwrap();
+}
+
+/// The first time it is a submission of its own; then it ends what writes the rows, until they are other rows.
+#[test]
+fn the_largest_elements_are_looked_for_where_they_were_asked_for() {
+    let mut backend = start();
+    let node = Node::new(600);
+    let [from, to] = [(); 2].map(|()| backend.alloc_buffer(node.bytes()).unwrap());
+    node.fill(&mut backend, from);
+    node.execute(&mut backend, from, to).unwrap();
+    let pending = backend.largest(to, 0, [1, 600], 1);
+    assert!(matches!(pending, Err(BackendError::Invariant { .. })), "{pending:?}");
+    backend.synchronize().unwrap();
+
+    let first = |value| Some([0, 1].map(|index| Largest { index, value }).to_vec());
+    let mut counts = backend.counts();
+    let mut grown = |backend: &mut MetalBackend<SimDevice>| {
+        let before = std::mem::replace(&mut counts, backend.counts());
+        (counts.submissions - before.submissions, counts.dispatches - before.dispatches)
+    };
+    assert_eq!(backend.largest(to, 0, [1, 600], 2).unwrap(), first(3.0));
+    assert_eq!(grown(&mut backend), (1, 1));
+    assert_eq!(backend.largest(to, 0, [1, 600], 2).unwrap(), first(3.0));
+    assert_eq!(grown(&mut backend), (0, 0), "it is there already");
+    node.execute(&mut backend, from, to).unwrap();
+    backend.synchronize().unwrap();
+    assert_eq!(backend.largest(to, 0, [1, 600], 2).unwrap(), first(3.0));
+    assert_eq!(grown(&mut backend), (1, 2), "the node's submission found it");
+
+    // What the host wrote is not what was found; other rows, and those of another graph, are asked for anew.
+    backend.write_host(to, 4 * 599, &5f32.to_le_bytes()).unwrap();
+    assert_eq!(backend.largest(to, 0, [1, 600], 1).unwrap().unwrap()[0].index, 599);
+    assert_eq!(backend.largest(to, 4, [1, 599], 1).unwrap().unwrap()[0].index, 598);
+    assert_eq!(grown(&mut backend), (2, 2));
+    backend.prepare_node(&node.graph, node.id).unwrap();
+    node.execute(&mut backend, from, to).unwrap();
+    backend.synchronize().unwrap();
+    assert_eq!(grown(&mut backend), (1, 1), "nobody asked in this graph");
+    assert_eq!(backend.largest(to, 0, [0, 600], 1).unwrap(), None);
 }
 
 #[test]

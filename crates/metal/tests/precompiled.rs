@@ -99,6 +99,18 @@ fn without_the_tools_nothing_is_compiled_and_the_reason_is_told() {
 }
 
 #[test]
+fn without_the_tools_the_build_goes_on_unless_it_was_asked_for_them() {
+    let nothing = || Err("no compiler".to_owned());
+    let one = || Ok(vec![("one", PathBuf::from("one.metallib"))]);
+    for (precompile, prefix) in [("", "cargo::warning="), ("1", "cargo::error=")] {
+        let line = xcode::decide(precompile, nothing).unwrap_err();
+        assert!(line.starts_with(prefix) && line.ends_with(": no compiler"), "{line}");
+        assert_eq!(xcode::decide(precompile, one), one());
+    }
+    assert_eq!(xcode::decide("0", || panic!("nothing is to be compiled")), Ok(Vec::new()));
+}
+
+#[test]
 fn what_is_embedded_is_all_libraries_or_none() {
     let names: Vec<_> = EMBEDDED.iter().map(|(name, _)| *name).collect();
     let all: Vec<_> = LIBRARIES.iter().map(|library| library.name).collect();

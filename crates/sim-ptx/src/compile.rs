@@ -88,10 +88,7 @@ const MAGIC: &[u8; 8] = b"SIMPTX1\n";
 /// # Errors
 /// [`Error::Compile`].
 pub fn build(clang: &Clang, source: Source<'_>, options: &CompileOptions) -> Result<Vec<u8>> {
-    let failed = |error: compile::Error| Error::Compile {
-        label: source.name.to_owned(),
-        diagnostics: error.to_string(),
-    };
+    let failed = |error: compile::Error| Error::compile(source.name, error);
     // The simulator's library tells what parameters the kernels have; nothing of it is run.
     let tables = compile::build(clang, source, options).map_err(failed)?;
     let tables = std::fs::read(&tables).map_err(|error| {
@@ -108,7 +105,7 @@ pub fn build(clang: &Clang, source: Source<'_>, options: &CompileOptions) -> Res
 
 /// Takes a library's file apart.
 pub(crate) fn load(label: &str, data: &[u8]) -> Result<Compiled> {
-    let failed = |diagnostics: String| Error::Compile { label: label.to_owned(), diagnostics };
+    let failed = |diagnostics: String| Error::compile(label, diagnostics);
     let rest = data
         .strip_prefix(MAGIC)
         .ok_or_else(|| failed("expected a library that sim-ptx compiled (sim-ptx build)".to_owned()))?;

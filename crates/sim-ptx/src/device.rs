@@ -45,6 +45,7 @@ impl PtxDevice {
             simdgroup_matrix: true,
             bfloat: true,
             simd_reductions: true,
+            unified_memory: true,
             gpu_cores: None,
         };
         Ok(Self { context, name: name.into(), limits, capabilities })

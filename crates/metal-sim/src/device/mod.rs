@@ -68,14 +68,14 @@ impl SimDevice {
         Ok(Self { shared: Arc::new(Shared { profile, settings, clang, sanitizer: None }) })
     }
 
-    /// The device that the environment describes: `SMELT_SIM_GPU` (default: M1), `SMELT_SIM_THREADS`,
-    /// `SMELT_SIM_BUDGET_MS`; with `SMELT_SIM_SANITIZE=1` also `SMELT_SIM_SEED`, `SMELT_SIM_STEPS`,
+    /// The device that the environment describes: `SMELT_SIM_GPU` (default: M1), `SMELT_SIM_KERNEL_THREADS`,
+    /// `SMELT_SIM_THREADS`, `SMELT_SIM_BUDGET_MS`; with `SMELT_SIM_SANITIZE=1` also `SMELT_SIM_SEED`, `SMELT_SIM_STEPS`,
     /// `SMELT_SIM_REPORTS` and `SMELT_SIM_WITHOUT_BARRIER` (counted from 1).
     ///
     /// # Errors
     /// [`Error::Device`] for a value that makes no sense, or without clang.
     pub fn from_environment() -> Result<Self> {
-        let profile = match env::var("SMELT_SIM_GPU") {
+        let mut profile = match env::var("SMELT_SIM_GPU") {
             Ok(name) => Profile::named(&name).ok_or_else(|| {
                 let known: Vec<_> = Profile::names().collect();
                 Error::Device(format!("SMELT_SIM_GPU={name}: expected one of {}", known.join(", ")))
@@ -89,6 +89,9 @@ impl SimDevice {
             },
             Err(_) => Ok(None),
         };
+        if let Some(threads) = number("SMELT_SIM_KERNEL_THREADS")? {
+            profile.kernel_threads = usize::try_from(threads).unwrap_or(usize::MAX);
+        }
         let mut settings = Settings::default();
         if let Some(threads) = number("SMELT_SIM_THREADS")? {
             settings.threads = usize::try_from(threads).unwrap_or(MOST_THREADS);
@@ -148,10 +151,8 @@ impl SimDevice {
     /// # Errors
     /// [`Error::Compile`].
     pub fn new_library_from(&self, source: Source<'_>, options: &CompileOptions) -> Result<SimLibrary> {
-        let module = compile::load(&self.shared.clang, source, options).map_err(|error| Error::Compile {
-            label: source.name.to_owned(),
-            diagnostics: error.to_string(),
-        })?;
+        let module = compile::load(&self.shared.clang, source, options)
+            .map_err(|error| Error::compile(source.name, error))?;
         Ok(SimLibrary::new(source.name, module))
     }
 }
@@ -199,8 +200,7 @@ impl Device for SimDevice {
     /// and this kind of processor. Its kernels run in this process, as those compiled from source do: load none that
     /// you would not run. A `.metallib` holds code for Apple's GPUs and is refused.
     fn new_library_with_data(&self, label: &str, data: &[u8]) -> Result<SimLibrary> {
-        let module = compile::load_data(data)
-            .map_err(|error| Error::Compile { label: label.to_owned(), diagnostics: error.to_string() })?;
+        let module = compile::load_data(data).map_err(|error| Error::compile(label, error))?;
         Ok(SimLibrary::new(label, module))
     }
 
@@ -210,7 +210,8 @@ impl Device for SimDevice {
         name: &str,
         constants: &FunctionConstants,
     ) -> Result<SimPipeline> {
-        library.pipeline(name, constants, self.limits())
+        let most = self.shared.profile.kernel_threads.min(self.limits().max_threads_per_threadgroup);
+        library.pipeline(name, constants, most)
     }
 
     fn new_queue(&self, label: &str) -> Result<SimQueue> {

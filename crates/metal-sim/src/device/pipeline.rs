@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use metal::device::{Error, FunctionConstants, Interface, Limits, Pipeline, Result};
+use metal::device::{Error, FunctionConstants, Interface, Pipeline, Result};
 
 use super::argument::{constant_values, interface};
 use crate::runtime::{Kernel, Module, SIMD_WIDTH};
@@ -51,7 +51,7 @@ impl SimLibrary {
         &self,
         name: &str,
         constants: &FunctionConstants,
-        limits: &Limits,
+        max_threads: usize,
     ) -> Result<SimPipeline> {
         let kernel = self.module.kernel(name).ok_or_else(|| Error::KernelNotFound {
             name: name.to_owned(),
@@ -61,7 +61,7 @@ impl SimLibrary {
         Ok(SimPipeline {
             shared: Arc::new(Specialised {
                 kernel: kernel.clone(),
-                interface: interface(kernel, limits.max_threads_per_threadgroup),
+                interface: interface(kernel, max_threads),
                 constants: values.into(),
                 constants_defined: defined.into(),
                 queue_size: self.module.queue_size(),

@@ -158,6 +158,11 @@ impl Error {
     pub fn no_memory(label: &str, length: usize) -> Self {
         Self::Device(format!("buffer '{label}': no memory for {length} bytes"))
     }
+
+    /// A source, or a compiled library, that the device refuses.
+    pub fn compile(label: impl ToString, diagnostics: impl ToString) -> Self {
+        Self::Compile { label: label.to_string(), diagnostics: diagnostics.to_string() }
+    }
 }
 
 impl fmt::Display for Error {

@@ -58,6 +58,8 @@ pub struct Capabilities {
     pub bfloat: bool,
     /// Shuffles, votes and reductions over a SIMD-group.
     pub simd_reductions: bool,
+    /// Memory in common with the host.
+    pub unified_memory: bool,
     /// Number of GPU cores, where known.
     pub gpu_cores: Option<u32>,
 }
@@ -72,6 +74,7 @@ impl Capabilities {
             simdgroup_matrix: is_apple_silicon,
             bfloat: is_apple_silicon && language_has_bfloat,
             simd_reductions: is_apple_silicon,
+            unified_memory: is_apple_silicon,
             gpu_cores: None,
         }
     }

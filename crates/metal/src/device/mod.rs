@@ -334,8 +334,12 @@ pub trait ComputeEncoder {
     fn barrier(&mut self);
 
     /// The same for some buffers alone, Metal's memory barrier with a list of resources: dispatches that touch
-    /// others may still overlap.
-    fn barrier_for(&mut self, buffers: &[&Self::Buffer]);
+    /// others may still overlap. A device may order more than it is asked to.
+    fn barrier_for(&mut self, buffers: &[&Self::Buffer]) {
+        if !buffers.is_empty() {
+            self.barrier();
+        }
+    }
 }
 
 /// Work on its way.

@@ -50,6 +50,16 @@ impl Size {
         )
     }
 
+    /// A threadgroup of no more than `most` threads in all: fewer rows of threads, and only if that is not enough, shorter ones.
+    /// Those are a multiple of 32 long where there is room for 32.
+    pub fn at_most(self, most: usize) -> Self {
+        let whole = if most < 32 { most } else { most / 32 * 32 };
+        let width = if self.width <= most { self.width } else { whole };
+        let height = self.height.min(most / width.max(1));
+        let depth = self.depth.min(most / (width * height).max(1));
+        Self { width, height, depth }
+    }
+
     /// The three counts, x first.
     pub const fn to_array(self) -> [usize; 3] {
         [self.width, self.height, self.depth]
@@ -79,6 +89,24 @@ mod tests {
         assert_eq!(grid.div_ceil(block), Size::new(4, 2, 1));
         assert_eq!(grid.div_ceil(block).times(block), Size::new(128, 4, 1));
         assert_eq!(Size::width(usize::MAX).times(block).width, usize::MAX);
+    }
+
+    #[test]
+    fn a_threadgroup_shrinks_to_what_there_is_room_for() {
+        for (size, most, expected) in [
+            (Size::new(32, 8, 1), 1024, Size::new(32, 8, 1)),
+            (Size::new(32, 8, 1), 256, Size::new(32, 8, 1)),
+            (Size::new(32, 8, 1), 250, Size::new(32, 7, 1)),
+            (Size::new(20, 8, 4), 500, Size::new(20, 8, 3)),
+            (Size::new(20, 8, 4), 160, Size::new(20, 8, 1)),
+            (Size::new(104, 1, 1), 104, Size::width(104)),
+            (Size::new(104, 2, 1), 100, Size::width(96)),
+            (Size::width(256), 20, Size::width(20)),
+        ] {
+            let found = size.at_most(most);
+            assert_eq!(found, expected, "{size} at most {most}");
+            assert!(found.volume() <= Some(most));
+        }
     }
 
     #[test]

@@ -8,9 +8,7 @@ use super::{COMMON, FORMATS, Library};
 pub(crate) const EXPERT_SIMDGROUPS: usize = 2;
 /// Weight rows of a SIMD-group.
 pub(crate) const EXPERT_ROWS: usize = 4;
-/// SIMD-groups of the one threadgroup that groups choices.
-pub(crate) const ROUTE_SIMDGROUPS: usize = 16;
-/// Most experts that it can group choices by: a counter each in threadgroup memory.
+/// Most experts that choices can be grouped by: a counter each in threadgroup memory.
 pub(crate) const ROUTE_MOST_EXPERTS: usize = 512;
 
 pub(crate) const LIBRARY: Library = Library {
@@ -26,7 +24,6 @@ pub(crate) const LIBRARY: Library = Library {
     constants: &[
         ("EXPERT_SIMDGROUPS", EXPERT_SIMDGROUPS),
         ("EXPERT_ROWS", EXPERT_ROWS),
-        ("ROUTE_SIMDGROUPS", ROUTE_SIMDGROUPS),
         ("ROUTE_MOST_EXPERTS", ROUTE_MOST_EXPERTS),
         ("GEMM_TOKENS", GEMM_TOKENS),
     ],

@@ -43,6 +43,11 @@ const COMMON: (&str, &str) = ("common.h", include_str!("../../kernels/common.h")
 /// The decoders of the block formats.
 const FORMATS: (&str, &str) = ("formats.h", include_str!("../../kernels/formats.h"));
 
+/// Threads of a SIMD-group on every Apple GPU.
+pub(crate) const SIMD_WIDTH: usize = 32;
+/// Most threads of a threadgroup whose geometry is fixed. Others may be smaller where a kernel's registers leave room for fewer.
+pub(crate) const FIXED_THREADS: usize = 128;
+
 /// The activations by their numbers in the shaders; 0 is none.
 pub(crate) const ACTIVATION_SILU: i32 = 1;
 pub(crate) const ACTIVATION_GELU: i32 = 2;
@@ -51,7 +56,8 @@ pub(crate) const ACTIVATION_SIGMOID: i32 = 3;
 pub(crate) const ACTIVATION_CLAMPED: i32 = 4;
 
 /// What every library has `#define`d for `common.h`.
-const COMMON_CONSTANTS: [(&str, usize); 4] = [
+const COMMON_CONSTANTS: [(&str, usize); 5] = [
+    ("SIMD_WIDTH", SIMD_WIDTH),
     ("ACTIVATION_SILU", ACTIVATION_SILU as usize),
     ("ACTIVATION_GELU", ACTIVATION_GELU as usize),
     ("ACTIVATION_SIGMOID", ACTIVATION_SIGMOID as usize),

@@ -7,18 +7,21 @@ use super::{COMMON, Library};
 pub(crate) const TOPK_NARROW: usize = 512;
 /// Most choices of a router: a lane each.
 pub(crate) const ROUTER_MOST: usize = 32;
-/// Rows of a threadgroup, a SIMD-group each.
+/// Rows of a threadgroup, or chunks of a row, a SIMD-group each.
 pub(crate) const TOPK_ROWS: usize = 4;
+/// Elements among which a SIMD-group finds the largest.
+pub(crate) const LARGEST_CHUNK: usize = 256;
 
 pub(crate) const LIBRARY: Library = Library {
     name: "topk",
     files: &[
         ("topk_args.h", TopKArgs::MSL),
         ("router_args.h", RouterArgs::MSL),
+        ("largest_args.h", LargestArgs::MSL),
         COMMON,
         ("topk.metal", include_str!("../../kernels/topk.metal")),
     ],
-    constants: &[("TOPK_NARROW", TOPK_NARROW), ("TOPK_ROWS", TOPK_ROWS)],
+    constants: &[("TOPK_NARROW", TOPK_NARROW), ("TOPK_ROWS", TOPK_ROWS), ("LARGEST_CHUNK", LARGEST_CHUNK)],
 };
 
 kernel_args! {
@@ -40,5 +43,13 @@ kernel_args! {
         of_all: i32,
         /// What scores are multiplied with.
         scale: f32,
+    }
+}
+
+kernel_args! {
+    struct LargestArgs {
+        cols: i32,
+        /// Chunks of a row.
+        chunks: i32,
     }
 }

@@ -9,7 +9,6 @@ use super::matmul::{GEMM_LEAST_TOKENS, gemm_threadgroup_bytes, nothing, row_byte
 use crate::device::{Device, Result, Size};
 use crate::families::experts::{
     CombineArgs, EXPERT_ROWS, EXPERT_SIMDGROUPS, ExpertArgs, GEMM, LIBRARY, ROUTE_MOST_EXPERTS,
-    ROUTE_SIMDGROUPS,
 };
 use crate::families::matmul::{GEMM_ROWS, GEMM_THREADS, GEMM_TOKENS};
 use crate::fusion::Held;
@@ -23,6 +22,8 @@ use quant::Format;
 /// From so many choices an expert on, on average, they are grouped: a matrix is read once for all of its choices then, and decoded
 /// once for a tile of them.
 const GROUPED_CHOICES: usize = 2;
+/// Most threads of the one threadgroup that groups choices.
+const ROUTE_THREADS: usize = 512;
 
 /// The pipelines of the family.
 pub(crate) struct Kernels {
@@ -219,12 +220,13 @@ fn group<D: Device>(
     let order = pass.scratch(DType::I32, Shape::new(1, product.y.shape.rows))?;
     let tiles = pass.scratch(DType::I32, Shape::new(most, 4))?;
     let route = pass.kernels().experts.route;
+    let threads = pass.whole_simdgroups(route, ROUTE_THREADS);
     pass.launch(route, "route")
         .reads(0, &product.indices)
         .writes(1, &order)
         .writes(2, &tiles)
         .bytes(3, &product.args)
-        .threadgroups(Size::width(usize::from(most > 0)), Size::width(ROUTE_SIMDGROUPS * 32))?;
+        .threadgroups(Size::width(usize::from(most > 0)), Size::width(threads))?;
     Ok(Groups { order, tiles })
 }
 

@@ -185,7 +185,7 @@ pub(crate) fn head_dim(
     };
     match rope.map(|rope| rope.head_dim).or(norm) {
         Some(head_dim) => Some(head_dim).filter(fits),
-        None => [256, 128, 64, 32, 16, 8, 4].into_iter().find(fits),
+        None => [256, 128, 64, 32, 16, 8].into_iter().chain((1..=64).rev().map(|fours| 4 * fours)).find(fits),
     }
 }
 
@@ -202,6 +202,7 @@ mod tests {
         assert_eq!(width([512, 256, 256], DType::F16), Some(256));
         assert_eq!(width([12, 4, 4], DType::F32), Some(4));
         assert_eq!(width([12, 4, 4], DType::Packed(Format::Q8_0)), None);
+        assert_eq!(width([1088, 272, 16], DType::F16), Some(68));
         assert_eq!(width([10, 4, 4], DType::F32), None);
         assert_eq!(width([4, 0, 0], DType::F32), None);
         assert_eq!(head_dim(None, Some(4), [8, 6, 4], DType::F32), None);

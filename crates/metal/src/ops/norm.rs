@@ -185,8 +185,7 @@ pub(super) fn normalise<D: Device>(
     let (kernel, groups, threads) = if narrow {
         (kernel.narrow, rows.div_ceil(NARROW_ROWS), NARROW_ROWS * 32)
     } else {
-        let most = pass.limits().max_threads_per_threadgroup / 32 * 32;
-        (kernel.wide, rows, cols.div_ceil(PER_THREAD).next_multiple_of(32).min(most))
+        (kernel.wide, rows, pass.whole_simdgroups(kernel.wide, cols.div_ceil(PER_THREAD)))
     };
     let unused = nothing(&x.slice);
     let mut launch = pass.launch(kernel, "").reads(0, x).writes(1, y).bytes(2, &args);

@@ -31,9 +31,9 @@ pub(super) fn softmax<D: Device>(
     let (x, y) = (pass.input(0)?, pass.output()?);
     equal("elements of the result", y.shape.elements(), x.shape.elements())?;
     let args = RowArgs { cols: int("columns", x.shape.cols)?, scale: op.scale };
-    let threads = x.shape.cols.next_multiple_of(32).clamp(32, MOST_THREADS);
     let rows = if x.shape.cols == 0 { 0 } else { x.shape.rows };
     let kernel = pass.kernels().softmax.softmax;
+    let threads = pass.whole_simdgroups(kernel, x.shape.cols.min(MOST_THREADS));
     pass.launch(kernel, "")
         .reads(0, &x)
         .writes(1, &y)

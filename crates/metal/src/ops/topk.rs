@@ -10,8 +10,6 @@ use crate::pipelines::{Loader, PipelineId};
 use graph::ops::TopK;
 use graph::{BackendError, DType, Op};
 
-/// Most threads of a wide row.
-const MOST_THREADS: usize = 1024;
 /// Elements of a thread of a wide row, before there are the most threads.
 const PER_THREAD: usize = 8;
 
@@ -21,6 +19,8 @@ pub(crate) struct Kernels {
     wide: PipelineId,
     gather_cols: PipelineId,
     router: PipelineId,
+    /// Of no operation: what [`largest`](graph::Backend::largest) takes.
+    pub(crate) largest: PipelineId,
 }
 
 impl Kernels {
@@ -32,6 +32,7 @@ impl Kernels {
             wide: library.kernel("top_k_row")?,
             gather_cols: library.kernel("gather_cols")?,
             router: library.kernel("router_1sg")?,
+            largest: library.kernel("largest_of_chunks")?,
         })
     }
 }
@@ -49,8 +50,7 @@ pub(super) fn top_k<D: Device>(pass: &mut Pass<'_, D>, op: &TopK) -> std::result
     let (kernel, groups, threads) = if cols <= TOPK_NARROW {
         (kernels.narrow, rows.div_ceil(TOPK_ROWS), TOPK_ROWS * 32)
     } else {
-        let threads = cols.div_ceil(PER_THREAD).next_multiple_of(32).min(MOST_THREADS);
-        (kernels.wide, rows, threads)
+        (kernels.wide, rows, pass.whole_simdgroups(kernels.wide, cols.div_ceil(PER_THREAD)))
     };
     pass.launch(kernel, "")
         .reads(0, &x)

@@ -52,7 +52,7 @@ pub fn info(name: &str, format: Format, rows: usize, cols: usize) -> WeightInfo 
 
 /// A node that multiplies a row with a factor.
 pub struct Node {
-    graph: Graph,
+    pub graph: Graph,
     pub id: NodeId,
     pub factor: f32,
     shape: Shape,

@@ -8,7 +8,7 @@ use objc2::runtime::ProtocolObject;
 use objc2_foundation::NSString;
 use objc2_metal::{
     MTLBarrierScope, MTLBlitCommandEncoder, MTLCommandBuffer, MTLCommandBufferStatus, MTLCommandEncoder,
-    MTLCommandQueue, MTLComputeCommandEncoder, MTLDevice, MTLDispatchType, MTLResource, MTLSize,
+    MTLCommandQueue, MTLComputeCommandEncoder, MTLDispatchType, MTLSize,
 };
 
 use super::library::ObjcPipeline;
@@ -21,17 +21,7 @@ use crate::device::{
 /// A queue of command buffers.
 pub struct ObjcQueue {
     pub(super) raw: Retained<ProtocolObject<dyn MTLCommandQueue>>,
-    limits: Limits,
-}
-
-impl ObjcQueue {
-    pub(super) fn new(device: &ProtocolObject<dyn MTLDevice>, label: &str, limits: &Limits) -> Result<Self> {
-        let raw = device
-            .newCommandQueue()
-            .ok_or_else(|| Error::Device(format!("queue '{label}': the device has no queue left")))?;
-        raw.setLabel(Some(&NSString::from_str(label)));
-        Ok(Self { raw, limits: limits.clone() })
-    }
+    pub(super) limits: Limits,
 }
 
 impl Queue for ObjcQueue {
@@ -68,10 +58,10 @@ impl CommandBuffer for ObjcCommandBuffer {
             DispatchMode::Concurrent => MTLDispatchType::Concurrent,
         };
         let raw = autoreleasepool(|_| self.raw.computeCommandEncoderWithDispatchType(kind));
-        if let Some(raw) = &raw {
-            raw.setLabel(Some(&NSString::from_str(label)));
-        }
-        ObjcEncoder { raw, encoding: Encoding::new(label, mode, &self.limits), command_buffer: self }
+        let encoding = Encoding::new(label, mode, &self.limits);
+        let encoder = ObjcEncoder { raw, encoding, command_buffer: self };
+        encoder.send(|raw| raw.setLabel(Some(&NSString::from_str(label))));
+        encoder
     }
 
     fn copy(
@@ -104,40 +94,38 @@ impl CommandBuffer for ObjcCommandBuffer {
 
     fn commit(self) -> Result<Progress> {
         let progress = Progress::new(&self.label, self.last_dispatches);
-        autoreleasepool(|_| commit(&self.raw, &progress));
+        // Metal tells of the progress on a thread of its own.
+        let scheduled = progress.clone();
+        let scheduled = RcBlock::new(move |_: Handed| scheduled.start());
+        let completed = progress.clone();
+        let completed = RcBlock::new(move |raw: Handed| {
+            // SAFETY: Metal hands its handlers the command buffer, alive for the call.
+            let raw = unsafe { raw.as_ref() };
+            let result = if raw.status() == MTLCommandBufferStatus::Completed {
+                Ok(GpuInterval { start: raw.GPUStartTime(), end: raw.GPUEndTime() })
+            } else {
+                let unknown = || format!("ended with status {}", raw.status().0);
+                let reason = raw.error().map_or_else(unknown, |error| describe(&error));
+                // Metal names no kernel: it is one of the last dispatches.
+                Err(completed.execution_error("", reason))
+            };
+            completed.finish(result);
+        });
+        autoreleasepool(|_| {
+            // SAFETY: both are blocks of the right signature, which Metal copies. They own all they use, and that may
+            // be used from Metal's threads.
+            unsafe {
+                self.raw.addScheduledHandler(RcBlock::as_ptr(&scheduled));
+                self.raw.addCompletedHandler(RcBlock::as_ptr(&completed));
+            }
+            self.raw.commit();
+        });
         Ok(progress)
     }
 }
 
-/// Commits the command buffer. Metal tells of its progress on a thread of its own.
-fn commit(raw: &ProtocolObject<dyn MTLCommandBuffer>, progress: &Progress) {
-    let scheduled = progress.clone();
-    let scheduled = RcBlock::new(move |_: NonNull<ProtocolObject<dyn MTLCommandBuffer>>| scheduled.start());
-    let completed = progress.clone();
-    let completed = RcBlock::new(move |raw: NonNull<ProtocolObject<dyn MTLCommandBuffer>>| {
-        // SAFETY: Metal hands its handlers the command buffer, alive for the call.
-        let raw = unsafe { raw.as_ref() };
-        let result = if raw.status() == MTLCommandBufferStatus::Completed {
-            Ok(GpuInterval { start: raw.GPUStartTime(), end: raw.GPUEndTime() })
-        } else {
-            let reason = match raw.error() {
-                Some(error) => describe(&error),
-                None => format!("ended with status {}", raw.status().0),
-            };
-            // Metal names no kernel: it is one of the last dispatches.
-            Err(completed.execution_error("", reason))
-        };
-        completed.finish(result);
-    });
-    // SAFETY: both are blocks of the right signature, which Metal copies. They own all they use, and that may
-    // be used from Metal's threads.
-    unsafe {
-        raw.addScheduledHandler(RcBlock::as_ptr(&scheduled));
-        raw.addCompletedHandler(RcBlock::as_ptr(&completed));
-    }
-    raw.commit();
-}
-
+/// What Metal hands its handlers.
+type Handed = NonNull<ProtocolObject<dyn MTLCommandBuffer>>;
 type Raw = ProtocolObject<dyn MTLComputeCommandEncoder>;
 
 /// Records dispatches.
@@ -156,18 +144,16 @@ impl ObjcEncoder<'_> {
         }
     }
 
-    /// Checks everything that Metal leaves undefined; returns the encoder for the launch.
-    fn check_dispatch(&mut self, grid: Size, threads: Size) -> Result<&Raw> {
+    /// Launches after a check of everything that Metal leaves undefined; `grid` counts threads or threadgroups.
+    fn dispatch(&mut self, grid: Size, threads: Size, launch: fn(&Raw, MTLSize, MTLSize)) -> Result<()> {
         let pipeline = self.encoding.check_dispatch(grid, threads)?;
         self.command_buffer.last_dispatches.push(self.encoding.label(), pipeline.name());
         let label = &self.command_buffer.label;
         let missing = || Error::Device(format!("command buffer '{label}': no compute encoder"));
-        self.raw.as_deref().ok_or_else(missing)
+        let size = |Size { width, height, depth }| MTLSize { width, height, depth };
+        launch(self.raw.as_deref().ok_or_else(missing)?, size(grid), size(threads));
+        Ok(())
     }
-}
-
-fn mtl_size(size: Size) -> MTLSize {
-    MTLSize { width: size.width, height: size.height, depth: size.depth }
 }
 
 impl ComputeEncoder for ObjcEncoder<'_> {
@@ -205,33 +191,21 @@ impl ComputeEncoder for ObjcEncoder<'_> {
         Ok(())
     }
 
-    fn dispatch_threadgroups(&mut self, threadgroups: Size, threads_per_threadgroup: Size) -> Result<()> {
-        let (count, threads) = (mtl_size(threadgroups), mtl_size(threads_per_threadgroup));
-        let raw = self.check_dispatch(threadgroups, threads_per_threadgroup)?;
-        raw.dispatchThreadgroups_threadsPerThreadgroup(count, threads);
-        Ok(())
+    fn dispatch_threadgroups(&mut self, threadgroups: Size, threads: Size) -> Result<()> {
+        self.dispatch(threadgroups, threads, |raw, grid, threads| {
+            raw.dispatchThreadgroups_threadsPerThreadgroup(grid, threads);
+        })
     }
 
-    fn dispatch_threads(&mut self, threads: Size, threads_per_threadgroup: Size) -> Result<()> {
-        let raw = self.check_dispatch(threads, threads_per_threadgroup)?;
-        raw.dispatchThreads_threadsPerThreadgroup(mtl_size(threads), mtl_size(threads_per_threadgroup));
-        Ok(())
+    fn dispatch_threads(&mut self, grid: Size, threads: Size) -> Result<()> {
+        self.dispatch(grid, threads, |raw, grid, threads| {
+            raw.dispatchThreads_threadsPerThreadgroup(grid, threads);
+        })
     }
 
     fn barrier(&mut self) {
         if self.encoding.is_concurrent() {
             self.send(|raw| raw.memoryBarrierWithScope(MTLBarrierScope::Buffers));
-        }
-    }
-
-    fn barrier_for(&mut self, buffers: &[&ObjcBuffer]) {
-        let resource =
-            |buffer: &&ObjcBuffer| NonNull::from(ProtocolObject::<dyn MTLResource>::from_ref(&*buffer.raw));
-        let mut resources: Vec<_> = buffers.iter().map(resource).collect();
-        if self.encoding.is_concurrent() && !resources.is_empty() {
-            let first = NonNull::from(resources.as_mut_slice()).cast();
-            // SAFETY: `first` leads to as many resources, which the callers' buffers keep alive in the call.
-            self.send(|raw| unsafe { raw.memoryBarrierWithResources_count(first, buffers.len()) });
         }
     }
 }

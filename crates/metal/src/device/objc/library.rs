@@ -30,10 +30,7 @@ impl ObjcLibrary {
         label: &str,
         library: std::result::Result<Retained<ProtocolObject<dyn MTLLibrary>>, Retained<NSError>>,
     ) -> Result<Self> {
-        let raw = library.map_err(|error| Error::Compile {
-            label: label.to_owned(),
-            diagnostics: error.localizedDescription().to_string(),
-        })?;
+        let raw = library.map_err(|error| Error::compile(label, error.localizedDescription()))?;
         raw.setLabel(Some(&NSString::from_str(label)));
         Ok(Self { raw, label: label.into() })
     }
@@ -65,10 +62,7 @@ impl ObjcLibrary {
                     Some(&mut reflection),
                 )
             }
-            .map_err(|error| Error::Compile {
-                label: format!("{}/{name}", self.label),
-                diagnostics: describe(&error),
-            })?;
+            .map_err(|error| Error::compile(format!("{}/{name}", self.label), describe(&error)))?;
             let bindings = reflection.map(|reflection| reflection.bindings().to_vec()).unwrap_or_default();
             let interface = Interface {
                 name: name.to_owned(),
@@ -89,14 +83,12 @@ pub(super) fn compile_options(options: &CompileOptions) -> Retained<MTLCompileOp
         LanguageVersion::V3_1 => MTLLanguageVersion::Version3_1,
         LanguageVersion::V3_2 => MTLLanguageVersion::Version3_2,
     });
+    let is_fast = options.math == MathMode::Fast;
     if available!(macos = 15.0) {
-        raw.setMathMode(match options.math {
-            MathMode::Fast => MTLMathMode::Fast,
-            MathMode::Safe => MTLMathMode::Safe,
-        });
+        raw.setMathMode(if is_fast { MTLMathMode::Fast } else { MTLMathMode::Safe });
     } else {
         #[expect(deprecated, reason = "all that systems before macOS 15 have")]
-        raw.setFastMathEnabled(options.math == MathMode::Fast);
+        raw.setFastMathEnabled(is_fast);
     }
     let names: Vec<_> = options.macros.keys().map(|name| NSString::from_str(name)).collect();
     let names: Vec<&NSString> = names.iter().map(|name| &**name).collect();
@@ -134,18 +126,15 @@ fn constant_values(constants: &FunctionConstants) -> Retained<MTLFunctionConstan
 
 /// A parameter that a kernel reads through, as the compiler found it.
 fn parameter(binding: &ProtocolObject<dyn MTLBinding>) -> Option<Parameter> {
-    let kind = binding.r#type();
-    let is_threadgroup = kind == MTLBindingType::ThreadgroupMemory;
-    if !binding.isUsed() || !binding.isArgument() || !(is_threadgroup || kind == MTLBindingType::Buffer) {
+    if !binding.isUsed() || !binding.isArgument() {
         return None;
     }
-    let size: usize = if is_threadgroup {
-        0
-    } else {
+    let (space, size) = match binding.r#type() {
+        MTLBindingType::ThreadgroupMemory => (ParameterSpace::Threadgroup, 0),
         // SAFETY: a binding of this type conforms to `MTLBufferBinding`, whose property this is.
-        unsafe { msg_send![binding, bufferDataSize] }
+        MTLBindingType::Buffer => (ParameterSpace::Buffer, unsafe { msg_send![binding, bufferDataSize] }),
+        _ => return None,
     };
-    let space = if is_threadgroup { ParameterSpace::Threadgroup } else { ParameterSpace::Buffer };
     let (name, slot) = (binding.name().to_string(), binding.index());
     // Bindings are listed for what is used alone; their alignment is Metal's to check.
     Some(Parameter { name, space, slot, is_optional: false, size, alignment: 1 })

@@ -18,7 +18,7 @@ use std::ptr::NonNull;
 use dispatch2::DispatchData;
 use objc2::available;
 use objc2::rc::{Retained, autoreleasepool};
-use objc2::runtime::{AnyObject, ProtocolObject};
+use objc2::runtime::ProtocolObject;
 use objc2_foundation::{NSError, NSString, NSURL};
 use objc2_metal::{
     MTLBuffer, MTLCaptureDescriptor, MTLCaptureDestination, MTLCaptureManager, MTLCommandQueue,
@@ -58,15 +58,15 @@ impl ObjcDevice {
         let family = |number: u32| MTLGPUFamily(MTLGPUFamily::Apple1.0 + number as isize - 1);
         let newest = (7..=10).rev().find(|&number| raw.supportsFamily(family(number)));
         // `bfloat` is part of the language from 3.1 on, which came with macOS 14.
-        let capabilities = Capabilities::of_family(newest.unwrap_or(0), available!(macos = 14.0));
+        let mut capabilities = Capabilities::of_family(newest.unwrap_or(0), available!(macos = 14.0));
+        capabilities.unified_memory = raw.hasUnifiedMemory();
         let threads = raw.maxThreadsPerThreadgroup();
         let limits = Limits {
             max_buffer_length: raw.maxBufferLength(),
             max_threadgroup_memory: raw.maxThreadgroupMemoryLength(),
             max_threads_per_threadgroup: threads.width,
             max_threadgroup_size: Size::new(threads.width, threads.height, threads.depth),
-            recommended_working_set: usize::try_from(raw.recommendedMaxWorkingSetSize())
-                .unwrap_or(usize::MAX),
+            recommended_working_set: raw.recommendedMaxWorkingSetSize().try_into().unwrap_or(usize::MAX),
             ..Limits::default()
         };
         let name = raw.name().to_string();
@@ -104,15 +104,11 @@ impl Device for ObjcDevice {
         length: usize,
     ) -> Result<ObjcBuffer> {
         self.limits.check_no_copy(label, memory.as_ptr() as usize, length)?;
+        let start = memory.cast::<c_void>();
         // SAFETY: the range is aligned to pages, and the caller vouches that it outlives the buffer and everything
         // submitted with it. Without a deallocator Metal never frees it.
         let raw = unsafe {
-            self.raw.newBufferWithBytesNoCopy_length_options_deallocator(
-                memory.cast::<c_void>(),
-                length,
-                SHARED,
-                None,
-            )
+            self.raw.newBufferWithBytesNoCopy_length_options_deallocator(start, length, SHARED, None)
         };
         ObjcBuffer::new(label, length, raw)
     }
@@ -141,7 +137,10 @@ impl Device for ObjcDevice {
     }
 
     fn new_queue(&self, label: &str) -> Result<ObjcQueue> {
-        ObjcQueue::new(&self.raw, label, &self.limits)
+        let missing = || Error::Device(format!("queue '{label}': the device has no queue left"));
+        let raw = self.raw.newCommandQueue().ok_or_else(missing)?;
+        raw.setLabel(Some(&NSString::from_str(label)));
+        Ok(ObjcQueue { raw, limits: self.limits.clone() })
     }
 
     fn make_resident(&self, queue: &ObjcQueue, buffers: &[ObjcBuffer]) -> Result<()> {
@@ -149,10 +148,8 @@ impl Device for ObjcDevice {
             return Ok(());
         }
         autoreleasepool(|_| {
-            let set = self
-                .raw
-                .newResidencySetWithDescriptor_error(&MTLResidencySetDescriptor::new())
-                .map_err(|error| Error::Device(format!("residency set: {}", describe(&error))))?;
+            let set = self.raw.newResidencySetWithDescriptor_error(&MTLResidencySetDescriptor::new());
+            let set = set.map_err(|error| Error::Device(format!("residency set: {}", describe(&error))))?;
             for buffer in buffers {
                 set.addAllocation(ProtocolObject::from_ref(&*buffer.raw));
             }
@@ -170,14 +167,9 @@ impl Device for ObjcDevice {
             descriptor.setDestination(MTLCaptureDestination::GPUTraceDocument);
             let url = NSURL::fileURLWithPath(&NSString::from_str(&path.to_string_lossy()));
             descriptor.setOutputURL(Some(&url));
-            let object: &AnyObject = self.raw.as_ref();
-            // SAFETY: a device is one of the objects that can be captured. The manager is a singleton of the
-            // process that may be used from every thread.
-            let started = unsafe {
-                descriptor.setCaptureObject(Some(object));
-                MTLCaptureManager::sharedCaptureManager().startCaptureWithDescriptor_error(&descriptor)
-            };
-            started.map_err(|error| {
+            // SAFETY: a device is one of the objects that can be captured.
+            unsafe { descriptor.setCaptureObject(Some(self.raw.as_ref())) };
+            capture_manager().startCaptureWithDescriptor_error(&descriptor).map_err(|error| {
                 let (path, reason) = (path.display(), describe(&error));
                 Error::Device(format!("capture to {path}: {reason} (is MTL_CAPTURE_ENABLED=1 set?)"))
             })
@@ -185,12 +177,15 @@ impl Device for ObjcDevice {
     }
 
     fn stop_capture(&self) {
-        // SAFETY: as in `start_capture`.
-        let manager = unsafe { MTLCaptureManager::sharedCaptureManager() };
-        if manager.isCapturing() {
-            manager.stopCapture();
+        if capture_manager().isCapturing() {
+            capture_manager().stopCapture();
         }
     }
+}
+
+fn capture_manager() -> Retained<MTLCaptureManager> {
+    // SAFETY: it is a singleton of the process that may be used from every thread.
+    unsafe { MTLCaptureManager::sharedCaptureManager() }
 }
 
 /// Host and GPU see the same memory; Metal orders the commands that touch it.

@@ -95,3 +95,30 @@ fn every_file_of_the_checklist_exists() {
     }
     assert!(names > 100, "{names} files");
 }
+
+/// The sources of a crate, by their paths below `crates`.
+fn sources(crates: &[&str]) -> Vec<(String, String)> {
+    let of_crate = |name: &String| crates.iter().any(|of| name.starts_with(&format!("/crates/{of}/src/")));
+    let entries = entries().into_iter().filter(|name| of_crate(name) && name.ends_with(".rs"));
+    entries.map(|name| (name.trim_start_matches("/crates/").to_owned(), read(&name[1..]))).collect()
+}
+
+/// Which system it is asked for by the device's module and where devices are opened, and nowhere else.
+#[test]
+fn what_is_for_macos_alone_is_the_device_and_its_registration() {
+    let mut asking: Vec<String> = sources(&["metal", "engine", "cli", "graph", "models", "server"])
+        .into_iter()
+        .filter(|(_, text)| text.contains("target_os = \"macos\"") || text.contains("target_vendor"))
+        .map(|(name, _)| name)
+        .collect();
+    asking.sort();
+    assert_eq!(asking, ["engine/src/device.rs", "metal/src/device/mod.rs"]);
+}
+
+/// What calls Apple's interface runs on a Mac alone: it is to be read at a glance.
+#[test]
+fn the_device_of_apple_stays_small() {
+    let parts = sources(&["metal"]).into_iter().filter(|(name, _)| name.contains("/device/objc/"));
+    let lines: usize = parts.map(|(_, text)| text.lines().count()).sum();
+    assert!((1..=600).contains(&lines), "{lines} lines");
+}

@@ -202,7 +202,7 @@ mod tests {
         assert_eq!(width([512, 256, 256], DType::F16), Some(256));
         assert_eq!(width([12, 4, 4], DType::F32), Some(4));
         assert_eq!(width([12, 4, 4], DType::Packed(Format::Q8_0)), None);
-        assert_eq!(width([1088, 272, 16], DType::F16), Some(68));
+        assert_eq!(width([1088, 272, 16], DType::F16), Some(136));
         assert_eq!(width([10, 4, 4], DType::F32), None);
         assert_eq!(width([4, 0, 0], DType::F32), None);
         assert_eq!(head_dim(None, Some(4), [8, 6, 4], DType::F32), None);

@@ -78,6 +78,9 @@ impl Sweep {
     }
 }
 
+/// Draws an operation, runs it and judges the result.
+type Run = fn(&mut Sweep);
+
 fn is_float(format: Format) -> bool {
     matches!(format, Format::F32 | Format::F16 | Format::BF16)
 }
@@ -111,7 +114,9 @@ fn gate(sweep: &mut Sweep) {
     let activation = sweep.one_of(&[Activation::Silu, Activation::Gelu, Activation::Sigmoid]);
     sweep.what += &format!("{activation:?} {format} {rows} x {cols}, {tokens} tokens");
     let bytes = [0, 1].map(|_| random_weights(format, rows, cols, &mut sweep.random));
-    let x = sweep.random.floats(tokens * cols);
+    // Gates as large as those of models: far below zero there is nothing left of an activation to be compared.
+    let size = 1.0 / (cols as f32).sqrt();
+    let x: Vec<f32> = sweep.random.floats(tokens * cols).iter().map(|v| v * size).collect();
     let [gate, up] =
         bytes.each_ref().map(|bytes| matmul::product(&decoded(format, bytes, rows * cols), &x, cols, None));
     let gated = Op::Gated(activation);
@@ -150,10 +155,7 @@ fn projections(sweep: &mut Sweep) {
         false => [format, format, sweep.one_of(&[Format::F16, Format::F32, Format::BF16])],
     };
     // With blocks of 32, every head has to be whole ones for the store at once.
-    let mut dtype = sweep.cache_type([head_dim, value_dim]);
-    if kv_heads * value_dim % 4 != 0 {
-        dtype = DType::F32;
-    }
+    let dtype = sweep.cache_type([head_dim, value_dim]);
     let (biased, normed, turned) = (sweep.maybe(), sweep.maybe(), sweep.maybe());
     let rope = turned.then(|| Rope {
         head_dim,
@@ -429,7 +431,7 @@ fn random_operations() {
     let number = |name: &str| std::env::var(name).ok().map(|text| text.parse::<u64>().unwrap());
     let first = number("SMELT_SWEEP_SEED").unwrap_or(1);
     let cases = number("SMELT_SWEEP").unwrap_or(CASES);
-    let kinds: [(&str, fn(&mut Sweep)); 11] = [
+    let kinds: [(&str, Run); 11] = [
         ("product", product),
         ("gate", gate),
         ("choices", choices),

@@ -106,7 +106,7 @@ fn sources(crates: &[&str]) -> Vec<(String, String)> {
 /// Which system it is asked for by the device's module and where devices are opened, and nowhere else.
 #[test]
 fn what_is_for_macos_alone_is_the_device_and_its_registration() {
-    let mut asking: Vec<String> = sources(&["metal", "engine", "cli", "graph", "models", "server"])
+    let mut asking: Vec<String> = sources(&["metal", "engine", "graph", "models", "server"])
         .into_iter()
         .filter(|(_, text)| text.contains("target_os = \"macos\"") || text.contains("target_vendor"))
         .map(|(name, _)| name)

@@ -23,8 +23,8 @@ def refusals(*parts):
 TESTS = {
     "tracker.rs": [("lib", "tracker::"), ("backend", ""), ("metal", "a_tiny_model")],
     "recorder.rs": [("lib", "recorder::"), ("ops", "barriers::"), ("backend", ""), ("graphs", ""), ("metal", "a_tiny_model")],
-    "pass.rs": [*refusals("a_launch", "threadgroup_memory", "a_dispatch"), ("backend", ""), ("graphs", "")],
-    "backend.rs": [("backend", ""), ("chains", ""), ("graphs", ""), ("metal", "a_tiny_model")],
+    "pass.rs": [*refusals("a_launch", "threadgroup_memory", "a_dispatch"), ("ops", "threads::"), ("backend", ""), ("graphs", "")],
+    "backend.rs": [("backend", ""), ("ops", "threads::"), ("chains", ""), ("graphs", ""), ("metal", "a_tiny_model")],
     "pool.rs": [("backend", ""), ("ops", "errors::")],
     "states.rs": [("backend", ""), ("ops", "errors::")],
     "weights.rs": [("weights", ""), ("ops", "errors::")],
@@ -33,6 +33,7 @@ TESTS = {
     "device/checks.rs": [("lib", "device::checks"), ("device", "")],
     "device/memory.rs": [("device", ""), ("lib", "device::")],
     "fusion.rs": [("lib", "fusion::"), ("chains", ""), ("experts", ""), ("graphs", ""), ("metal", "a_tiny_model")],
+    "largest.rs": [("backend", ""), ("ops", "largest::")],
     "ops/mod.rs": [*refusals("results"), ("chains", ""), ("experts", "")],
     "ops/attention.rs": [
         *refusals("operands_of_attention", "indices_of_attention"),
@@ -111,7 +112,17 @@ CHOSEN = [
     ("recorder.rs", "|| [[to.memory.id() == memory]]", "false"),
     ("recorder.rs", "[[encoder.set_threadgroup_memory(*slot, 0)?;]]", None),
     ("pass.rs", "if [[size.to_array().contains(&0)]]", "false"),
-    ("pass.rs", "[[pipeline.max_threads_per_threadgroup()]]", "usize::MAX"),
+    ("pass.rs", "[[threads.at_most(self.core.most_threads(self.kernel))]]", "threads"),
+    ("pass.rs", ".min([[most / SIMD_WIDTH * SIMD_WIDTH]])", "most"),
+    ("pass.rs", "self.core.most_threads(kernel).min([[SIMD_WIDTH * SIMD_WIDTH]])", "usize::MAX"),
+    ("backend.rs", "[[own.min(self.device.limits().max_threads_per_threadgroup)]]", "self.device.limits().max_threads_per_threadgroup"),
+    ("backend.rs", "[[own.min(self.device.limits().max_threads_per_threadgroup)]]", "own"),
+    # Which rows the search for the largest elements takes.
+    ("largest.rs", "let fits = [[rows > 0]]", "true"),
+    ("largest.rs", "&& [[cols > 0]]", "true"),
+    ("largest.rs", "&& [[i32::try_from(cols).is_ok()]]", "true"),
+    ("largest.rs", "&& [[u32::try_from(rows).is_ok()]]", "true"),
+    ("largest.rs", "[[best.buffer().length() >= bytes]]", "true"),
     ("pass.rs", "[[length.next_multiple_of(alignment)]]", "length"),
     # Ends of memory.
     ("pool.rs", "[[end <= *bytes]]", "true"),
@@ -217,7 +228,6 @@ UNSEEN = {
     ],
     "pass.rs": [
         ("check", "checks::buffer_range(", "", "what begins at the end of its memory has no bytes, and launches nothing"),
-        ("check", "pipeline.max_threads_per_threadgroup()", "usize::MAX", "on the simulated device kernels have no limit of their own"),
     ],
     "tensor.rs": [
         ("columns", "(end <= stride)", "true", "products compare the columns of the result with the weights' rows first"),
@@ -261,14 +271,9 @@ UNSEEN = {
     ],
     "ops/norm.rs": [
         ("normalise", "cols.div_ceil(PER_THREAD)", "cols / PER_THREAD", "fewer threads compute the same in more steps"),
-        ("normalise", ".next_multiple_of(32)", "", "a SIMD-group that is not full adds up what it has"),
-    ],
-    "ops/softmax.rs": [
-        ("softmax", "x.shape.cols.next_multiple_of(32)", "x.shape.cols", "a SIMD-group that is not full adds up what it has"),
     ],
     "ops/topk.rs": [
         ("top_k", "cols.div_ceil(PER_THREAD)", "cols / PER_THREAD", "fewer threads compute the same in more steps"),
-        ("top_k", ".next_multiple_of(32)", "", "a SIMD-group that is not full has the best of what it has"),
     ],
     "ops/rows.rs": [
         ("gather", 'equal("bytes of the table"', "", "weights, operands and states have the bytes of their shape"),
@@ -375,7 +380,7 @@ def host_mutants(root, closing, split):
             else:
                 inserts = [(match.start(1), "("), (match.end(1), ") && !crate::mutant({n})")]
             add(match.start(1), match.end(1), "false", inserts)
-        for match in ROUNDING.finditer(code) if file.startswith("ops/") else ():
+        for match in ROUNDING.finditer(code) if file.startswith("ops/") or file in ("largest.rs", "pass.rs") else ():
             end = closing(code, match.end() - 1) + 1
             line = code.rfind("\n", 0, match.start()) + 1
             if NOT_ROUNDING.search(code[line:end]):

@@ -45,7 +45,7 @@ EXPERTS = [("experts", "a_layer"), ("ops", "experts_on_metal::"), ("ops", "exper
 TESTS = {
     "norm.metal": [("kernels", "norm"), ("ops", "norm::")],
     "softmax.metal": [("ops", "norm::softmaxes")],
-    "topk.metal": [("ops", "topk::"), ("ops", "experts_on_metal::columns"), ("experts", "a_layer")],
+    "topk.metal": [("ops", "topk::"), ("ops", "largest::"), ("ops", "experts_on_metal::columns"), ("experts", "a_layer")],
     "experts.metal": EXPERTS,
     "experts_gemm.metal": EXPERTS,
     "rope.metal": [("ops", "rope::")],

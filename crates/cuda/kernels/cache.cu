@@ -10,8 +10,8 @@ struct AnglesArgs {
     float magnitude;
 };
 extern "C" __global__ void __launch_bounds__(64) angles(const __grid_constant__ AnglesArgs a) {
-    let_next_start();
     after_previous();
+    let_next_start();
     u32 i = blockIdx.x * blockDim.x + threadIdx.x;
     if (i >= a.tokens * a.pairs) return;
     double s, c;

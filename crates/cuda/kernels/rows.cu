@@ -8,8 +8,9 @@ struct RowsArgs {
     u32 rows, cols; // of the table
 };
 template <int F> __device__ void get_rows(const RowsArgs &a) {
-    let_next_start();
     after_previous();
+    // What begins from here on finds what the launches before this one wrote, be it before it waits.
+    let_next_start();
     u32 index = (u32)a.indices[blockIdx.y];
     // The host has checked it; this keeps a broken promise inside the table.
     index = index < a.rows ? index : 0;

@@ -60,8 +60,8 @@ pub struct CudaBackend {
     uses: Option<Vec<usize>>,
     uploads: Vec<Upload>,
     upload_bytes: usize,
-    /// Whether work was started that nobody waited for.
-    in_flight: bool,
+    /// What was started and nobody waited for.
+    pending: Pending,
     /// Labels of what was started last.
     last: Arc<str>,
     failed: Option<String>,
@@ -93,11 +93,28 @@ struct Recording {
     program: Option<usize>,
     matched: usize,
     fresh: Vec<Step>,
+    /// The split whose nodes these are, if they are those of one.
+    split: Option<u64>,
+}
+
+/// Work that was started and nobody waited for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Pending {
+    /// None that reads what the host writes, or writes what it reads.
+    Nothing,
+    Work,
+    /// Work that ends with largest elements, which the host sees arrive: sooner than it is told of the stream's end.
+    Result,
 }
 
 impl Recording {
+    /// Steps.
+    fn len(&self) -> usize {
+        if self.fresh.is_empty() { self.matched } else { self.fresh.len() }
+    }
+
     fn is_empty(&self) -> bool {
-        self.matched == 0 && self.fresh.is_empty()
+        self.len() == 0
     }
 }
 
@@ -168,7 +185,7 @@ impl CudaBackend {
             uses: None,
             uploads: Vec::new(),
             upload_bytes: 0,
-            in_flight: false,
+            pending: Pending::Nothing,
             last: "".into(),
             failed: None,
             staging: Pinned::new(&device, STAGING)?,
@@ -242,7 +259,7 @@ impl CudaBackend {
         if self.uses.is_none() && self.programs.is_empty() {
             return;
         }
-        if self.in_flight {
+        if self.pending != Pending::Nothing {
             let waited = self.device.bind().map_err(device_error).and_then(|()| self.wait());
             // A failure is latched, and told by the next call.
             let _ = self.latch(waited);
@@ -254,9 +271,15 @@ impl CudaBackend {
     }
 
     fn wait(&mut self) -> Result<(), BackendError> {
-        let waited = self.stream.wait(self.deadline).map_err(device_error);
-        self.in_flight = false;
-        waited
+        let waited = match self.pending {
+            Pending::Result => {
+                let largest = &mut self.largest;
+                self.stream.wait_or(self.deadline, || largest.arrived())
+            }
+            Pending::Nothing | Pending::Work => self.stream.wait(self.deadline),
+        };
+        self.pending = Pending::Nothing;
+        waited.map_err(device_error)
     }
 
     fn forget_recording(&mut self) {
@@ -281,7 +304,7 @@ impl CudaBackend {
         let steps = match known {
             Some((index, program)) if recording.fresh.is_empty() => {
                 if recording.matched == program.steps.len() && program.uploads == self.uploads {
-                    return self.run_program(index);
+                    return self.run_program(index, recording.split);
                 }
                 program.steps[..recording.matched].to_vec()
             }
@@ -308,18 +331,20 @@ impl CudaBackend {
         // What the inputs say may be read by launches that begin before those before them are done.
         for index in [0, inputs] {
             if let Some(Work::Kernel(launch)) = launches.get_mut(index) {
-                launch.alone = true;
+                launch.alone |= index == 0 || !launch.orderly;
             }
         }
         let program =
             Program::new(steps, self.uploads.clone(), launches, lowered.checks, lowered.row_product);
         self.programs.retain(|other| other.first() != program.first());
         self.programs.push(program);
-        self.run_program(self.programs.len() - 1)
+        self.run_program(self.programs.len() - 1, recording.split)
     }
 
-    fn run_program(&mut self, index: usize) -> Result<(), BackendError> {
+    /// Starts a program, whose nodes are those of this split.
+    fn run_program(&mut self, index: usize, split: Option<u64>) -> Result<(), BackendError> {
         let Some(program) = self.programs.get_mut(index) else { return Ok(()) };
+        program.split = split.or(program.split);
         program.check(&self.buffers)?;
         self.largest.found = program.largest;
         if let Some(rows) = self.largest.asked.filter(|&rows| program.largest != Some(rows))
@@ -334,7 +359,8 @@ impl CudaBackend {
             self.largest.found = Some(rows);
         }
         self.last = Arc::clone(program.last_labels());
-        self.in_flight = true;
+        let tells = program.largest.is_some_and(|rows| self.largest.expect(rows));
+        self.pending = if tells { Pending::Result } else { Pending::Work };
         program.start(&self.stream, self.communicator.as_ref(), self.replay)
     }
 
@@ -365,6 +391,7 @@ impl CudaBackend {
             shared: 0,
             argument: argument(args),
             alone: true,
+            orderly: false,
             label: "inputs".into(),
         }))
     }
@@ -391,7 +418,7 @@ impl CudaBackend {
             let copied = copied.and_then(|()| self.stream.wait(deadline)).map_err(device_error);
             self.latch(copied)?;
         }
-        self.in_flight = false;
+        self.pending = Pending::Nothing;
         Ok(())
     }
 
@@ -407,7 +434,7 @@ impl CudaBackend {
             part.copy_from_slice(&chunk.bytes()[..part.len()]);
             self.latch(copied)?;
         }
-        self.in_flight = false;
+        self.pending = Pending::Nothing;
         Ok(())
     }
 
@@ -640,6 +667,30 @@ impl Backend for CudaBackend {
         recorded
     }
 
+    fn remember_split(&mut self, split: u64, nodes: usize) {
+        // Something else may have been recorded before.
+        self.recording.split = (nodes > 0 && self.recording.len() == nodes).then_some(split);
+    }
+
+    fn knows_split(&self, split: u64) -> bool {
+        self.programs.iter().any(|program| program.split == Some(split))
+    }
+
+    fn repeat_split(&mut self, split: u64) -> Result<(), BackendError> {
+        self.not_failed()?;
+        if !self.recording.is_empty() {
+            self.flush()?;
+        }
+        let known = self.programs.iter().enumerate().find(|(_, program)| program.split == Some(split));
+        let Some((index, program)) = known else {
+            let id = usize::try_from(split).unwrap_or(usize::MAX);
+            return Err(BackendError::UnknownHandle { kind: "split", id });
+        };
+        let matched = program.steps.len();
+        self.recording = Recording { program: Some(index), matched, fresh: Vec::new(), split: Some(split) };
+        Ok(())
+    }
+
     fn read_host(&mut self, buffer: BufferId, offset: usize, dst: &mut [u8]) -> Result<(), BackendError> {
         self.healthy()?;
         let from = self.buffers.address(buffer, offset, dst.len(), "read from a buffer")?;
@@ -661,11 +712,11 @@ impl Backend for CudaBackend {
             let at_hand = (device, stream, &mut self.kernels, &self.buffers, &mut self.scratch);
             let (launches, _) = self.largest.launches(wanted, None, at_hand)?;
             let started = launches.iter().try_for_each(|launch| stream.launch(launch)).map_err(device_error);
-            self.in_flight = true;
+            self.pending = Pending::Work;
             self.latch(started)?;
             (self.largest.asked, self.largest.found) = (Some(wanted), Some(wanted));
         }
-        if self.in_flight {
+        if self.pending != Pending::Nothing {
             let waited = self.wait();
             self.latch(waited)?;
         }
@@ -673,14 +724,17 @@ impl Backend for CudaBackend {
     }
 
     fn write_host(&mut self, buffer: BufferId, offset: usize, src: &[u8]) -> Result<(), BackendError> {
-        self.healthy()?;
+        // A decode step writes several inputs, and keeping them needs no context.
+        self.not_failed()?;
         self.largest.found = None;
         let to = self.buffers.address(buffer, offset, src.len(), "write to a buffer")?;
         // What was recorded reads what was there before.
         if !self.recording.is_empty() {
+            self.healthy()?;
             self.flush()?;
         }
-        if self.in_flight {
+        if self.pending != Pending::Nothing {
+            self.healthy()?;
             let waited = self.wait();
             self.latch(waited)?;
         }
@@ -691,6 +745,7 @@ impl Backend for CudaBackend {
             || !src.len().is_multiple_of(4)
             || !offset.is_multiple_of(4)
         {
+            self.healthy()?;
             return self.write(to, src);
         }
         self.staging.bytes()[self.upload_bytes..][..src.len()].copy_from_slice(src);
@@ -713,7 +768,7 @@ impl Backend for CudaBackend {
         let address =
             from.buffers.address(source.buffer, source.offset, source.bytes(), "a value to copy")?;
         let sent = from.stream.record(&from.sent).map_err(device_error);
-        from.in_flight = true;
+        from.pending = Pending::Work;
         from.latch(sent)?;
 
         self.healthy()?;
@@ -726,7 +781,7 @@ impl Backend for CudaBackend {
             self.device.link(&from.device).map_err(device_error)?;
             self.links.push(from.name.clone());
         }
-        self.in_flight = true;
+        self.pending = Pending::Work;
         let peer = (from.device.as_ref(), address);
         let copied = self.stream.copy_peer(to, peer, source.bytes(), &from.sent, &self.received);
         // The value's place is not used for another before it was read.

@@ -12,15 +12,15 @@ pub(crate) enum Check {
     Pages { positions: Operand, ranges: Operand, pages: Operand, page_len: usize, window: usize, rows: usize },
 }
 
-/// The integers of an operand, as the host wrote them; nothing if it did not, or if they were too many to keep.
-fn ints(buffers: &Buffers, operand: &Operand) -> Option<Vec<i32>> {
+/// The integers of an operand, as the host wrote them: the bytes of each.
+fn ints<'a>(buffers: &'a Buffers, operand: &Operand) -> Option<&'a [[u8; 4]]> {
     let written = &buffers.get(operand.buffer).ok()?.written;
     let bytes = written.get(operand.offset..operand.offset.checked_add(operand.bytes())?)?;
-    let word = |bytes: &[u8]| i32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
-    Some(bytes.chunks_exact(4).map(word).collect())
+    Some(bytes.as_chunks().0)
 }
 
-fn below(what: &str, row: usize, found: i32, limit: usize) -> Result<usize, BackendError> {
+fn below(what: &str, row: usize, found: [u8; 4], limit: usize) -> Result<usize, BackendError> {
+    let found = i32::from_le_bytes(found);
     usize::try_from(found).ok().filter(|&found| found < limit).ok_or_else(|| BackendError::BadInput {
         what: what.into(),
         row,

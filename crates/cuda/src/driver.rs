@@ -10,6 +10,7 @@ use std::ffi::{CStr, CString, c_void};
 use std::mem::MaybeUninit;
 use std::ptr;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::time::{Duration, Instant};
 
 /// The oldest driver: programmatic dependent launches and `cuLaunchKernelEx`.
@@ -243,6 +244,16 @@ impl Pinned {
         self.address
     }
 
+    /// The word with this number of 8 bytes, which the device may be writing.
+    pub(crate) fn word(&self, index: usize) -> Option<&AtomicU64> {
+        if index >= self.len / 8 {
+            return None;
+        }
+        // SAFETY: page-locked memory begins with a page, so words are aligned; the index is inside, and what was initialised
+        // in `new` is read and written as an atomic here.
+        Some(unsafe { &*self.base.cast::<AtomicU64>().add(index) })
+    }
+
     /// The bytes. Whoever writes makes sure that no copy or kernel reads them at the same time.
     pub(crate) fn bytes(&mut self) -> &mut [u8] {
         // SAFETY: valid for `len` bytes, initialised in `new`.
@@ -294,6 +305,8 @@ impl Event {
 
 /// A decode step takes about a millisecond, so that long the processor asks again and again; then it sleeps in between.
 const SPIN: Duration = Duration::from_millis(4);
+/// Looks for a result between two questions to the driver.
+const LOOKS: usize = 64;
 
 fn wait(deadline: Duration, mut is_done: impl FnMut() -> Result<bool, CudaError>) -> Result<(), CudaError> {
     let start = Instant::now();
@@ -397,6 +410,8 @@ pub(crate) struct Launch {
     /// Whether it begins when all before it is done. Otherwise it may begin while those before it still run, and waits for
     /// them itself before it reads what they write.
     pub(crate) alone: bool,
+    /// Whether it lets the next one begin only when all before it is done.
+    pub(crate) orderly: bool,
     /// The node that it is part of.
     pub(crate) label: String,
 }
@@ -516,13 +531,34 @@ impl Stream {
 
     /// Waits for all work, at most this long.
     pub(crate) fn wait(&self, deadline: Duration) -> Result<(), CudaError> {
+        wait(deadline, || self.is_done())
+    }
+
+    /// Waits until `arrived` says that the host sees the result of all work, or until the work is done or has failed, at most
+    /// this long. Asking the driver takes about a microsecond, looking into memory next to nothing.
+    pub(crate) fn wait_or(
+        &self,
+        deadline: Duration,
+        mut arrived: impl FnMut() -> bool,
+    ) -> Result<(), CudaError> {
         wait(deadline, || {
-            // SAFETY: the stream is alive.
-            match unsafe { sys::cuStreamQuery(self.handle) } {
-                CUresult::CUDA_ERROR_NOT_READY => Ok(false),
-                result => check("cuStreamQuery", result).map(|()| true),
+            for _ in 0..LOOKS {
+                if arrived() {
+                    return Ok(true);
+                }
+                std::hint::spin_loop();
             }
+            self.is_done()
         })
+    }
+
+    /// Whether all work is done; an error if it failed.
+    fn is_done(&self) -> Result<bool, CudaError> {
+        // SAFETY: the stream is alive.
+        match unsafe { sys::cuStreamQuery(self.handle) } {
+            CUresult::CUDA_ERROR_NOT_READY => Ok(false),
+            result => check("cuStreamQuery", result).map(|()| true),
+        }
     }
 
     /// Starts an exchange with other GPUs behind everything before.

@@ -9,7 +9,9 @@ use crate::kernels::{Kernels, Spec};
 use crate::ops::{RowProduct, device_error};
 use crate::scratch::{Region, Scratch};
 use graph::{BackendError, BufferId, Largest};
+use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 /// Rows whose results there is room for.
 const MOST_ROWS: usize = 1024;
@@ -93,7 +95,12 @@ pub(crate) struct LargestRows {
     pub(crate) asked: Option<Rows>,
     /// The rows whose results are there when the device is done.
     pub(crate) found: Option<Rows>,
+    /// Results that were not seen to arrive.
+    expected: Range<usize>,
 }
+
+/// In the place of a result that is still to come: a number that no element of a row has.
+const TO_COME: u64 = u64::MAX;
 
 impl LargestRows {
     /// Forgets what belongs to a build.
@@ -138,6 +145,7 @@ impl LargestRows {
                 shared: 0,
                 argument,
                 alone: false,
+                orderly: false,
                 label: name.into(),
             })
         };
@@ -168,6 +176,25 @@ impl LargestRows {
         let [first, second] =
             ["highest_threshold", "highest_list"].map(|name| launch(name, blocks, argument(args)));
         Ok((vec![first?, second?], false))
+    }
+
+    /// Before a run that ends with the launches for these rows: makes [`arrived`](LargestRows::arrived) able to tell when
+    /// their results are there. `false` if it cannot, where they are lists.
+    pub(crate) fn expect(&mut self, rows: Rows) -> bool {
+        self.expected = 0..rows.rows;
+        let Some(results) = self.results.as_ref().filter(|_| rows.count == 1) else { return false };
+        self.expected
+            .clone()
+            .all(|row| results.word(row).map(|w| w.store(TO_COME, Ordering::Release)).is_some())
+    }
+
+    /// Whether all results that were [expected](LargestRows::expect) are there. The device writes each as one word when all
+    /// else of its row is done.
+    pub(crate) fn arrived(&mut self) -> bool {
+        let Some(results) = &self.results else { return false };
+        let is_here = |row| results.word(row).is_some_and(|word| word.load(Ordering::Acquire) != TO_COME);
+        self.expected.start += self.expected.clone().take_while(|&row| is_here(row)).count();
+        self.expected.is_empty()
     }
 
     /// The first `count` results of each row, or `None` if one has too many elements that are alike. The device is done.

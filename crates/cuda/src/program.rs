@@ -69,6 +69,10 @@ pub(crate) struct Program {
     replaced: Option<Work>,
     /// The last launch of the steps, if it is a product of one row.
     pub(crate) row_product: Option<RowProduct>,
+    /// The split whose nodes the steps are, if they are those of one.
+    pub(crate) split: Option<u64>,
+    /// Whether some of the launches are exchanges.
+    exchanges: bool,
     graph: Option<CudaGraph>,
     runs: u32,
 }
@@ -98,6 +102,7 @@ impl Program {
         let mut labels: Vec<&str> = launches.iter().map(Work::label).collect();
         labels.dedup();
         let labels = labels[labels.len().saturating_sub(LAST_LABELS)..].join(", ").into();
+        let exchanges = launches.iter().any(|work| matches!(work, Work::Exchange(_)));
         Program {
             calls: Calls::new(&steps),
             steps,
@@ -109,6 +114,8 @@ impl Program {
             last: 0,
             replaced: None,
             row_product,
+            split: None,
+            exchanges,
             graph: None,
             runs: 0,
         }
@@ -149,8 +156,7 @@ impl Program {
         replay: Replay,
     ) -> Result<(), BackendError> {
         self.runs = self.runs.saturating_add(1);
-        let exchanges = self.launches.iter().any(|work| matches!(work, Work::Exchange(_)));
-        let meet = || match communicator.filter(|_| exchanges) {
+        let meet = || match communicator.filter(|_| self.exchanges) {
             Some(communicator) => communicator.meet().map_err(device_error),
             None => Ok(()),
         };

@@ -184,6 +184,7 @@ impl Weights {
             shared: 0,
             argument: argument(args),
             alone: true,
+            orderly: false,
             label: name.to_string(),
         };
         let largest = kernels.get(Spec::Largest(data.format)).map_err(device)?;

@@ -216,6 +216,25 @@ pub trait Backend: Send {
     /// Runs a node, or records it for the next [`synchronize`](Backend::synchronize).
     fn execute_node(&mut self, call: &NodeCall<'_>) -> Result<(), BackendError>;
 
+    /// Told that the last `nodes` nodes were a whole split: whenever the scheduler names this split again, it would give the
+    /// same nodes with the same operands and states. A number stands for one split for good. A backend that keeps what it
+    /// made of them can save itself the comparison.
+    fn remember_split(&mut self, _split: u64, _nodes: usize) {}
+
+    /// Whether [`repeat_split`](Backend::repeat_split) can run this split.
+    fn knows_split(&self, _split: u64) -> bool {
+        false
+    }
+
+    /// Does what executing all nodes of a split did that the backend [knows](Backend::knows_split).
+    ///
+    /// # Errors
+    /// As [`execute_node`](Backend::execute_node); [`BackendError::UnknownHandle`] for a split that it does not know.
+    fn repeat_split(&mut self, split: u64) -> Result<(), BackendError> {
+        let id = usize::try_from(split).unwrap_or(usize::MAX);
+        Err(BackendError::UnknownHandle { kind: "split", id })
+    }
+
     /// Copies `dst.len()` bytes of a buffer to the host, from byte `offset` on.
     fn read_host(&mut self, buffer: BufferId, offset: usize, dst: &mut [u8]) -> Result<(), BackendError>;
 

@@ -274,6 +274,21 @@ impl Backend for TensorParallel {
         Ok(())
     }
 
+    fn remember_split(&mut self, split: u64, nodes: usize) {
+        // Where the host brings values together, a split is not the devices' alone.
+        if self.meets {
+            self.devices.iter_mut().for_each(|device| device.remember_split(split, nodes));
+        }
+    }
+
+    fn knows_split(&self, split: u64) -> bool {
+        self.meets && self.devices.iter().all(|device| device.knows_split(split))
+    }
+
+    fn repeat_split(&mut self, split: u64) -> Result<(), BackendError> {
+        self.devices.iter_mut().try_for_each(|device| device.repeat_split(split))
+    }
+
     fn read_host(&mut self, buffer: BufferId, offset: usize, dst: &mut [u8]) -> Result<(), BackendError> {
         let first = self.buffer(buffer)?[0];
         self.devices[0].read_host(first, offset, dst)

@@ -48,6 +48,8 @@ pub struct Scheduler {
     /// Whether the outputs are those of a finished forward.
     ran: bool,
     epoch: u64,
+    /// Splits of all builds so far.
+    splits_built: u64,
     staging: Vec<u8>,
     stats: Stats,
 }
@@ -69,6 +71,7 @@ impl Scheduler {
             refused_weights: Vec::new(),
             ran: false,
             epoch: 0,
+            splits_built: 0,
             staging: Vec::new(),
             stats,
         }
@@ -279,12 +282,18 @@ fn execute(
         previous = Some(split.backend);
         let backend = &mut backends[split.backend];
         pending[split.backend] = true;
+        if backend.knows_split(split.number) {
+            let repeated = backend.repeat_split(split.number);
+            repeated.map_err(|source| failure(backend.as_ref(), "a split as before", source))?;
+            continue;
+        }
         for step in &split.steps {
             let call = step.call(&built.graph, epoch);
             backend
                 .execute_node(&call)
                 .map_err(|source| failure(backend.as_ref(), &call.node.label, source))?;
         }
+        backend.remember_split(split.number, split.steps.len());
     }
     Ok(())
 }

@@ -249,6 +249,7 @@ impl<'a> Lowering<'a> {
             shared: shared as u32,
             argument: argument(args),
             alone: std::mem::take(&mut self.alone),
+            orderly: false,
             label: self.label.clone(),
         })
     }

@@ -4,6 +4,7 @@ use super::Lowering;
 use crate::buffers::cache_type;
 use crate::checks::Check;
 use crate::kernels::Spec;
+use crate::program::Work;
 use crate::step::{Step, invariant};
 use graph::{BackendError, StatePart};
 use quant::Format;
@@ -49,7 +50,11 @@ impl Lowering<'_> {
         let what = if indices.shape.rows == step.tokens { "token" } else { "row index" };
         self.check(Check::Below { what, values: indices, limit: rows });
         let grid = [cols.div_ceil(256), step.output.shape.rows, 1];
-        self.launch(Spec::GetRows(format), grid, 256, 0, args)
+        self.launch(Spec::GetRows(format), grid, 256, 0, args)?;
+        if let Some(Work::Kernel(launch)) = self.out.launches.last_mut() {
+            launch.orderly = true;
+        }
+        Ok(())
     }
 
     pub(super) fn kv_load(&mut self, step: &Step, part: StatePart) -> Result<(), BackendError> {

@@ -25,6 +25,8 @@ pub(super) struct InputWrite {
 }
 
 pub(super) struct BuiltSplit {
+    /// What no other split of this scheduler has, of any build.
+    pub number: u64,
     pub backend: usize,
     pub copies: Vec<Copy>,
     pub steps: Vec<Step>,
@@ -89,13 +91,15 @@ impl Scheduler {
             let outputs = places.outputs()?;
             let state = |layer: usize| self.states.get(layer)?.as_ref().map(|state| state.id);
             let mut built_splits = Vec::with_capacity(splits.len());
-            for split in &splits {
+            let numbers = self.splits_built..;
+            for (number, split) in numbers.zip(&splits) {
                 let copies = split.imports.iter().map(|&import| places.copy(import, split.backend));
                 let steps = split.nodes.iter().map(|&id| {
                     let layer = built.graph.node(id).op.state_layer();
                     places.step(id, split.backend, layer.and_then(state))
                 });
                 built_splits.push(BuiltSplit {
+                    number,
                     backend: split.backend,
                     copies: copies.collect::<Result<_, _>>()?,
                     steps: steps.collect::<Result<_, _>>()?,
@@ -110,6 +114,7 @@ impl Scheduler {
         match placed {
             Ok((inputs, splits, outputs)) => {
                 self.stats.builds += 1;
+                self.splits_built += splits.len() as u64;
                 self.stats.splits = splits.len();
                 for (backend, peak) in self.stats.peak_bytes.iter_mut().enumerate() {
                     let slots = plan.slots.iter().filter(|slot| slot.backend == backend);

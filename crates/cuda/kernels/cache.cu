@@ -1,24 +1,6 @@
 // What lies between the projections and attention: biases, norms of heads, rotation, and the store.
 #include "cache.cuh"
 
-// Cosines and sines of every pair of every token.
-struct AnglesArgs {
-    const int *positions;
-    const double *inv_freq;
-    float2 *out; // [tokens, pairs]
-    u32 tokens, pairs;
-    float magnitude;
-};
-extern "C" __global__ void __launch_bounds__(64) angles(const __grid_constant__ AnglesArgs a) {
-    after_previous();
-    let_next_start();
-    u32 i = blockIdx.x * blockDim.x + threadIdx.x;
-    if (i >= a.tokens * a.pairs) return;
-    double s, c;
-    sincos((double)a.positions[i / a.pairs] * a.inv_freq[i % a.pairs], &s, &c);
-    a.out[i] = make_float2((float)c * a.magnitude, (float)s * a.magnitude);
-}
-
 // Heads of one kind: where they come from, what is done to them, and where they go.
 struct Heads {
     const float *x; // null if there are none
@@ -52,6 +34,7 @@ extern "C" __global__ void __launch_bounds__(128) heads(const __grid_constant__ 
     float *row = rows + warp * (most + 32);
     const float *x = h.x + (u64)token * h.x_stride + head * h.width;
     float squares = 0;
+#pragma unroll 4
     for (u32 i = lane; i < h.width; i += 32) {
         float v = x[i];
         if (h.bias) v += h.bias[head * h.width + i];

@@ -77,17 +77,3 @@ extern "C" __global__ void __launch_bounds__(256) batch_matmul(const __grid_cons
         p.out[i] = sum;
     }
 }
-
-// Small matrices that the host left in memory that the device can read, each to its place: a block for each.
-struct UploadArgs {
-    const u32 *from;
-    u32 *to[12];
-    u32 first[12], words[12];
-};
-extern "C" __global__ void __launch_bounds__(128) upload(const __grid_constant__ UploadArgs a) {
-    let_next_start();
-    after_previous();
-    const volatile u32 *from = a.from + a.first[blockIdx.x];
-    u32 *to = a.to[blockIdx.x];
-    for (u32 i = threadIdx.x; i < a.words[blockIdx.x]; i += blockDim.x) to[i] = from[i];
-}

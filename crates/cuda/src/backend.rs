@@ -2,12 +2,13 @@
 
 use crate::CudaError;
 use crate::buffers::{Buffers, States, cache_type, out_of_memory};
-use crate::driver::{self, Device, Event, Launch, Pinned, Stream, argument};
-use crate::kernels::{Kernels, Spec};
+use crate::driver::{self, Device, Event, Pinned, Stream};
+use crate::inputs::Inputs;
+use crate::kernels::Kernels;
 use crate::largest::{LargestRows, Rows};
 use crate::nccl::Communicator;
 use crate::ops::{Lowering, WIDEST_KEY, WIDEST_VALUE, device_error, is_tiled};
-use crate::program::{Program, Replay, Upload, Work};
+use crate::program::{Program, Replay, Work};
 use crate::scratch::Scratch;
 use crate::step::{Step, uses};
 use crate::tiled;
@@ -22,10 +23,6 @@ use std::env;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Bytes that the host can write before a run without a copy of its own.
-const STAGING: usize = 1 << 20;
-/// Places that one launch of `upload` writes.
-const MOST_UPLOADS: usize = 12;
 /// Bytes that are read or written at a time where they are many.
 const CHUNK: usize = 16 << 20;
 /// Memory that is left to others: graphs, code, and what the driver needs.
@@ -34,15 +31,6 @@ const RESERVE: usize = 512 << 20;
 const MATVEC_WARPS: u64 = 28;
 /// Seconds until a wait is given up.
 const TIMEOUT: u64 = 120;
-
-#[repr(C)]
-#[derive(Clone, Copy)]
-struct UploadArgs {
-    from: u64,
-    to: [u64; MOST_UPLOADS],
-    first: [u32; MOST_UPLOADS],
-    words: [u32; MOST_UPLOADS],
-}
 
 /// Runs operations on one GPU. What is executed is recorded, and runs when results are asked for or at the next
 /// [`synchronize`](Backend::synchronize). After a failure of the device every call is an error.
@@ -58,14 +46,12 @@ pub struct CudaBackend {
     recording: Recording,
     /// How often each value of the graph is read; of the current build.
     uses: Option<Vec<usize>>,
-    uploads: Vec<Upload>,
-    upload_bytes: usize,
     /// What was started and nobody waited for.
     pending: Pending,
     /// Labels of what was started last.
     last: Arc<str>,
     failed: Option<String>,
-    staging: Pinned,
+    inputs: Inputs,
     chunk: Option<Pinned>,
     /// Where the work is that made a value for another GPU.
     sent: Event,
@@ -183,12 +169,10 @@ impl CudaBackend {
             programs: Vec::new(),
             recording: Recording::default(),
             uses: None,
-            uploads: Vec::new(),
-            upload_bytes: 0,
             pending: Pending::Nothing,
             last: "".into(),
             failed: None,
-            staging: Pinned::new(&device, STAGING)?,
+            inputs: Inputs::new(&device)?,
             chunk: None,
             stream: Stream::new(&device)?,
             scratch: Scratch::default(),
@@ -284,13 +268,12 @@ impl CudaBackend {
 
     fn forget_recording(&mut self) {
         self.recording = Recording::default();
-        self.uploads.clear();
-        self.upload_bytes = 0;
+        self.inputs.clear();
     }
 
     /// Starts what was recorded.
     fn flush(&mut self) -> Result<(), BackendError> {
-        if self.recording.is_empty() && self.uploads.is_empty() {
+        if self.recording.is_empty() && self.inputs.is_empty() {
             return Ok(());
         }
         let started = self.start();
@@ -303,7 +286,7 @@ impl CudaBackend {
         let known = recording.program.and_then(|index| Some((index, self.programs.get(index)?)));
         let steps = match known {
             Some((index, program)) if recording.fresh.is_empty() => {
-                if recording.matched == program.steps.len() && program.uploads == self.uploads {
+                if recording.matched == program.steps.len() && program.uploads == self.inputs.uploads() {
                     return self.run_program(index, recording.split);
                 }
                 program.steps[..recording.matched].to_vec()
@@ -323,10 +306,10 @@ impl CudaBackend {
             &mut self.scratch,
         );
         let lowered = lowering.run(&steps)?;
-        let mut launches = Vec::with_capacity(1 + lowered.first.len() + lowered.launches.len());
-        launches.extend(self.upload_launch()?.map(Work::Kernel));
-        launches.extend(lowered.first.into_iter().map(Work::Kernel));
-        let inputs = launches.len();
+        let first = self.inputs.launches(&self.buffers, &mut self.kernels, &lowered.angles)?;
+        let inputs = first.len();
+        let mut launches = Vec::with_capacity(inputs + lowered.launches.len());
+        launches.extend(first.into_iter().map(Work::Kernel));
         launches.extend(lowered.launches);
         // What the inputs say may be read by launches that begin before those before them are done.
         for index in [0, inputs] {
@@ -334,8 +317,13 @@ impl CudaBackend {
                 launch.alone |= index == 0 || !launch.orderly;
             }
         }
-        let program =
-            Program::new(steps, self.uploads.clone(), launches, lowered.checks, lowered.row_product);
+        let program = Program::new(
+            steps,
+            self.inputs.uploads().to_vec(),
+            launches,
+            lowered.checks,
+            lowered.row_product,
+        );
         self.programs.retain(|other| other.first() != program.first());
         self.programs.push(program);
         self.run_program(self.programs.len() - 1, recording.split)
@@ -362,38 +350,6 @@ impl CudaBackend {
         let tells = program.largest.is_some_and(|rows| self.largest.expect(rows));
         self.pending = if tells { Pending::Result } else { Pending::Work };
         program.start(&self.stream, self.communicator.as_ref(), self.replay)
-    }
-
-    /// The launch that brings what the host wrote to its places.
-    fn upload_launch(&mut self) -> Result<Option<Launch>, BackendError> {
-        if self.uploads.is_empty() {
-            return Ok(None);
-        }
-        let mut args = UploadArgs {
-            from: self.staging.address(),
-            to: [0; MOST_UPLOADS],
-            first: [0; MOST_UPLOADS],
-            words: [0; MOST_UPLOADS],
-        };
-        let mut at = 0;
-        for (index, upload) in self.uploads.iter().enumerate() {
-            args.to[index] =
-                self.buffers.address(upload.buffer, upload.offset, upload.len, "write to a buffer")?;
-            args.first[index] = (at / 4) as u32;
-            args.words[index] = (upload.len / 4) as u32;
-            at += upload.len.next_multiple_of(16);
-        }
-        let function = self.kernels.get(Spec::Plain("elementwise.cu", "upload")).map_err(device_error)?;
-        Ok(Some(Launch {
-            function,
-            grid: [self.uploads.len() as u32, 1, 1],
-            threads: 128,
-            shared: 0,
-            argument: argument(args),
-            alone: true,
-            orderly: false,
-            label: "inputs".into(),
-        }))
     }
 
     /// The page-locked memory that large copies go through.
@@ -739,19 +695,11 @@ impl Backend for CudaBackend {
             self.latch(waited)?;
         }
         self.buffers.note_written(buffer, offset, src);
-        let room = self.upload_bytes + src.len().next_multiple_of(16) <= STAGING;
-        if !room
-            || self.uploads.len() == MOST_UPLOADS
-            || !src.len().is_multiple_of(4)
-            || !offset.is_multiple_of(4)
-        {
-            self.healthy()?;
-            return self.write(to, src);
+        if self.inputs.put(buffer, offset, src) {
+            return Ok(());
         }
-        self.staging.bytes()[self.upload_bytes..][..src.len()].copy_from_slice(src);
-        self.upload_bytes += src.len().next_multiple_of(16);
-        self.uploads.push(Upload { buffer, offset, len: src.len() });
-        Ok(())
+        self.healthy()?;
+        self.write(to, src)
     }
 
     fn copy_from(

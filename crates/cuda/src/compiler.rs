@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::{env, fs, ptr};
 
 /// The sources, and the headers that they include.
-const SOURCES: [(&str, &str); 16] = [
+const SOURCES: [(&str, &str); 17] = [
     ("attention.cu", include_str!("../kernels/attention.cu")),
     ("cache.cu", include_str!("../kernels/cache.cu")),
     ("combine.cu", include_str!("../kernels/combine.cu")),
@@ -22,6 +22,7 @@ const SOURCES: [(&str, &str); 16] = [
     ("gemm.cu", include_str!("../kernels/gemm.cu")),
     ("gemm_hopper.cu", include_str!("../kernels/gemm_hopper.cu")),
     ("halves.cu", include_str!("../kernels/halves.cu")),
+    ("inputs.cu", include_str!("../kernels/inputs.cu")),
     ("largest.cu", include_str!("../kernels/largest.cu")),
     ("matvec.cu", include_str!("../kernels/matvec.cu")),
     ("norm.cu", include_str!("../kernels/norm.cu")),

@@ -22,6 +22,8 @@ const COUNTS: [usize; 3] = [1, 64, 256];
 /// Blocks for a row, at most, and threads of a block, as in `largest.cu`: a thread reads what one block found.
 const MOST_BLOCKS: usize = 128;
 const THREADS: usize = 256;
+/// Blocks for all rows, of which the largest element is found: as many as the multiprocessors of a large GPU hold.
+const BLOCKS_OF_ALL: usize = 1024;
 /// Blocks for a row, where a list is found, at least: where they are few, many of the largest elements are those of the same
 /// threads.
 const FEWEST_BLOCKS: usize = 4;
@@ -134,7 +136,6 @@ impl LargestRows {
             let best = done + (MOST_ROWS * 8) as u64;
             return Ok((vec![product.with_largest(last, kernels, [best, done, out])?], true));
         }
-        let per_row = MOST_BLOCKS / rows.rows;
         let threads_of_row = rows.cols.div_ceil(THREADS);
         let mut launch = |name, blocks: usize, argument: Box<[u64]>| {
             let function = kernels.get(Spec::Plain("largest.cu", name)).map_err(device_error)?;
@@ -150,12 +151,12 @@ impl LargestRows {
             })
         };
         if rows.count == 1 {
-            let blocks = per_row.clamp(1, threads_of_row);
+            let blocks = (BLOCKS_OF_ALL / rows.rows).clamp(1, MOST_BLOCKS).min(threads_of_row);
             let partial = get(Region::Largest, rows.rows * blocks * 8)?;
             let args = LargestArgs { x, partial, done, out, cols: rows.cols as u32 };
             return Ok((vec![launch("largest", blocks, argument(args))?], false));
         }
-        let blocks = per_row.max(FEWEST_BLOCKS).min(threads_of_row);
+        let blocks = (MOST_BLOCKS / rows.rows).max(FEWEST_BLOCKS).min(threads_of_row);
         let together = (blocks * THREADS).div_ceil(MOST_KEYS).next_power_of_two();
         // Of each row the list, the keys of all groups of threads, and the threshold.
         let [list, tops] = [MOST_FOUND * 8, blocks * THREADS / together * 4].map(|each| rows.rows * each);

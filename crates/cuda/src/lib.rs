@@ -21,6 +21,7 @@ mod checks;
 mod compiler;
 mod driver;
 mod error;
+mod inputs;
 mod kernels;
 mod largest;
 mod nccl;

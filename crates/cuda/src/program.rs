@@ -4,23 +4,16 @@ use crate::CudaError;
 use crate::buffers::Buffers;
 use crate::checks::Check;
 use crate::driver::{CudaGraph, Launch, Stream};
+use crate::inputs::Upload;
 use crate::largest::Rows;
 use crate::nccl::{Communicator, Exchange};
 use crate::ops::{RowProduct, device_error};
 use crate::step::{Calls, Step};
-use graph::{BackendError, BufferId, NodeId};
+use graph::{BackendError, NodeId};
 use std::sync::Arc;
 
 /// Launches that messages name.
 const LAST_LABELS: usize = 8;
-
-/// A place that the host writes before a run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Upload {
-    pub(crate) buffer: BufferId,
-    pub(crate) offset: usize,
-    pub(crate) len: usize,
-}
 
 /// What runs on the stream.
 #[derive(Clone, Debug)]

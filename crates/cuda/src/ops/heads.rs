@@ -3,23 +3,13 @@
 use super::{Lowering, device_error};
 use crate::buffers::cache_type;
 use crate::checks::Check;
+use crate::inputs::{Angles, AnglesArgs};
 use crate::kernels::Spec;
 use crate::ops::matmul::Product;
 use crate::scratch::Region;
 use crate::step::{Step, invariant};
 use graph::ops::{FusedQkv, QkvBiasRopeStore, Rope, RopeStyle};
 use graph::{BackendError, NodeId, Op, Operand, StateId, StatePart};
-
-#[repr(C)]
-#[derive(Clone, Copy)]
-struct AnglesArgs {
-    positions: u64,
-    inv_freq: u64,
-    out: u64,
-    tokens: u32,
-    pairs: u32,
-    magnitude: f32,
-}
 
 /// Heads of one kind: where they come from, what is done to them, and where they go.
 #[repr(C)]
@@ -75,9 +65,7 @@ impl Lowering<'_> {
             magnitude: rope.table.magnitude,
         };
         if pairs > 0 {
-            let grid = [(tokens * pairs).div_ceil(64), 1, 1];
-            let launch = self.make(Spec::Plain("cache.cu", "angles"), grid, 64, 0, args)?;
-            self.out.first.push(launch);
+            self.out.angles.push(Angles { positions, args });
         }
         self.angles.insert(key, out);
         Ok(out)

@@ -208,7 +208,7 @@ __device__ __forceinline__ void fetch(const DecodeAttentionArgs &a, const u8 *ca
 }
 __device__ __forceinline__ u32 next_slot(u32 slot) { return slot + 1 == SLOTS ? 0 : slot + 1; }
 
-extern "C" __global__ void __launch_bounds__(THREADS, 512 / THREADS) decode_attention(const __grid_constant__ DecodeAttentionArgs a) {
+extern "C" __global__ void __launch_bounds__(THREADS, 2) decode_attention(const __grid_constant__ DecodeAttentionArgs a) {
     extern __shared__ __align__(16) u8 memory[];
     // [2 HEADS][KEY_STRIDE] halves, tiles of one of the new key and value, [WARPS][HEAD_DIM] floats, and
     // [WARPS][SLOTS][SLOT_HALVES] halves
@@ -228,9 +228,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, 512 / THREADS) decode_atte
     const u32 count = min((u32)HEADS, PER_KV - group * HEADS);
     let_next_start();
 
-    // Most often each sequence has one token.
+    // Most often each sequence has one token. Of one sequence nothing is read.
     u32 sequence = min(token, a.sequences - 1);
-    if (token < (u32)a.ranges[sequence] || token >= (u32)a.ranges[sequence + 1])
+    if (a.sequences > 1 && (token < (u32)a.ranges[sequence] || token >= (u32)a.ranges[sequence + 1]))
         for (sequence = 0; sequence + 1 < a.sequences && token >= (u32)a.ranges[sequence + 1];) sequence++;
     // The new token's own key is apart.
     const u32 last_key = (u32)a.positions[token];

@@ -219,10 +219,8 @@ __device__ __forceinline__ void barrier_init(u32 barrier) {
 __device__ __forceinline__ void barriers_ready() {
     asm volatile("fence.mbarrier_init.release.cluster; fence.proxy.async.shared::cta;" ::: "memory");
 }
-__device__ __forceinline__ void bulk_expect(u32 bytes, u32 barrier) {
-    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
-}
 __device__ __forceinline__ void bulk_copy(u32 to, const u8 *from, u32 bytes, u32 barrier) {
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
     asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to),
                  "l"(from), "r"(bytes), "r"(barrier)
                  : "memory");
@@ -243,10 +241,7 @@ template <int F0, int F1, int F2, bool GATED> struct Matvec {
         S0 = Traits<F0>::SIZE,
         S1 = Traits<F1>::SIZE > (int)S0 ? Traits<F1>::SIZE : (int)S0,
         SLOT = WARPS * (Traits<F2>::SIZE > (int)S1 ? Traits<F2>::SIZE : (int)S1),
-        ONE_FORMAT = (F1 < 0 || F1 == F0) && (F2 < 0 || F2 == F0),
-        // Whether the warps of a team are enough for both of a gated pair at once: half of them take each.
-        TOGETHER = GATED && F1 == F0 && 2 * units_of<F0>() <= WARPS,
-        PART_WARPS = TOGETHER ? WARPS / 2 : WARPS
+        ONE_FORMAT = (F1 < 0 || F1 == F0) && (F2 < 0 || F2 == F0)
     };
     typedef Set<F0, F1, F2> S;
     const MatvecArgs &a;
@@ -284,23 +279,16 @@ template <int F0, int F1, int F2, bool GATED> struct Matvec {
     template <int F> __device__ __forceinline__ void copy(Place &p, u32 local, u32 slot) const {
         if constexpr (F >= 0) {
             const u32 units = units_of<F>(), bytes = min((u32)WARPS, units - p.unit) * Traits<F>::SIZE;
+            const u8 *from = record<F>(a.parts[p.part].weight, units, local, p.unit);
 #if __CUDA_ARCH__ >= 900
-            bulk_expect(TOGETHER ? 2 * bytes : bytes, barriers + slot * 8);
-#endif
-#pragma unroll
-            for (u32 i = 0; i <= TOGETHER; i++) {
-                const u8 *from = record<F>(a.parts[TOGETHER ? i : p.part].weight, units, local, p.unit);
-                u8 *to = ring + slot * SLOT + i * PART_WARPS * Traits<F>::SIZE;
-#if __CUDA_ARCH__ >= 900
-                bulk_copy(shared_address(to), from, bytes, barriers + slot * 8);
+            bulk_copy(shared_address(ring) + slot * SLOT, from, bytes, barriers + slot * 8);
 #else
-                for (u32 j = threadIdx.x % (WARPS * 32) * 16; j < bytes; j += WARPS * 512) copy16(to + j, from + j);
+            for (u32 i = threadIdx.x % (WARPS * 32) * 16; i < bytes; i += WARPS * 512) copy16(ring + slot * SLOT + i, from + i);
 #endif
-            }
             p.unit += WARPS;
             if (p.unit < units) return;
             p.unit = 0;
-            if (GATED && !TOGETHER && p.part == 0) {
+            if (GATED && p.part == 0) {
                 p.part = 1;
             } else {
                 p.part = 0;
@@ -340,13 +328,11 @@ template <int F0, int F1, int F2, bool GATED> struct Matvec {
     __device__ __forceinline__ void
     run(Place &ahead, u32 &slot, u32 &phase, const u8 *x, Lane &l, float *to) const {
         if constexpr (F >= 0) {
-            // Of an odd number of warps, one has nothing to do.
             constexpr u32 units = units_of<F>();
-            const u32 first = TOGETHER ? warp < 2 * PART_WARPS ? warp % PART_WARPS : units : warp;
             float acc[2] = {0, 0};
 #pragma unroll 1
-            for (u32 unit = first;; unit += WARPS) {
-                const bool last = units <= WARPS || unit - first + WARPS >= units;
+            for (u32 unit = warp;; unit += WARPS) {
+                const bool last = units <= WARPS || unit - warp + WARPS >= units;
                 wait(slot, phase);
                 if (unit < units)
                     multiply<F, S>(ring + slot * SLOT + warp * Traits<F>::SIZE, x + unit * (Traits<F>::UNIT * S::SIZE / 128), l,
@@ -625,7 +611,7 @@ __device__ __forceinline__ void matvec(const MatvecArgs &a, const MatvecArgs &wh
         const bool sums = m.warp == 0, writes = sums && l.lane < 16 && row < p.rows;
         float *to = added + flip * (2 * WARPS * 16);
 #pragma unroll 1
-        for (u32 i = 0; i <= (GATED && !M::TOGETHER); i++)
+        for (u32 i = 0; i <= GATED; i++)
             m.run_part(GATED ? i : part, ahead, slot, phase, x, l, to + (i * WARPS + m.warp) * 16);
         if (sums) {
             if (NORM != NONE && tile == m.first_tile()) {
@@ -644,8 +630,8 @@ __device__ __forceinline__ void matvec(const MatvecArgs &a, const MatvecArgs &wh
 #pragma unroll
             for (int i = 0; i <= GATED; i++) {
 #pragma unroll
-                for (int w = 0; w < M::PART_WARPS; w += 2)
-                    if (w + 1 < M::PART_WARPS || l.lane < 16) v[i] += to[(i * M::PART_WARPS + w) * 16 + l.lane];
+                for (int w = 0; w < WARPS; w += 2)
+                    if (w + 1 < WARPS || l.lane < 16) v[i] += to[(i * WARPS + w) * 16 + l.lane];
                 v[i] += __shfl_xor_sync(FULL, v[i], 16);
                 v[i] *= factor;
                 if constexpr (S::IS_FLOAT) v[i] /= weight_scale(whole.parts[part + i].weight);

@@ -6,19 +6,16 @@ use crate::buffers::Buffers;
 use crate::driver::{Device, Launch, Pinned, argument};
 use crate::kernels::{Kernels, Spec};
 use crate::ops::device_error;
-use graph::{BackendError, BufferId, Operand};
+use graph::{BackendError, BufferId};
 use std::sync::Arc;
 
 /// Bytes that the host can write before a run without a copy of its own.
 const STAGING: usize = 1 << 20;
-/// Places that one launch writes, and rotations whose angles it makes, at most: as in `inputs.cu`.
+/// Places that one launch writes, at most: as in `inputs.cu`.
 const MOST_UPLOADS: usize = 12;
-const MOST_ANGLES: usize = 2;
 /// Threads of a block, and blocks for a place, at most: each word takes a way over the bus.
 const THREADS: u32 = 128;
 const MOST_BLOCKS: u32 = 64;
-/// Tokens whose angles the first launch makes, at most: their positions are read over the bus.
-const FEW_TOKENS: u32 = 4;
 
 /// A place that the host writes before a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,21 +26,15 @@ pub(crate) struct Upload {
 }
 
 impl Upload {
-    /// How far into what was written a value begins that is part of it.
-    fn place_of(&self, value: &Operand) -> Option<usize> {
-        let place = value.offset.checked_sub(self.offset)?;
-        (value.buffer == self.buffer && place.checked_add(value.bytes())? <= self.len).then_some(place)
-    }
-
     /// Bytes that it takes.
     fn taken(&self) -> usize {
         self.len.next_multiple_of(16)
     }
 }
 
-/// The argument of the kernel `angles`.
+/// Cosines and sines of a rotation: the argument of the kernel `angles`.
 #[repr(C)]
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Copy)]
 pub(crate) struct AnglesArgs {
     pub(crate) positions: u64,
     pub(crate) inv_freq: u64,
@@ -53,19 +44,6 @@ pub(crate) struct AnglesArgs {
     pub(crate) magnitude: f32,
 }
 
-/// Cosines and sines of a rotation, and the positions that they are of.
-#[derive(Clone, Copy)]
-pub(crate) struct Angles {
-    pub(crate) positions: Operand,
-    pub(crate) args: AnglesArgs,
-}
-
-impl Angles {
-    fn blocks(&self) -> u32 {
-        (self.args.tokens * self.args.pairs).div_ceil(THREADS).max(1)
-    }
-}
-
 #[repr(C)]
 #[derive(Clone, Copy)]
 struct InputsArgs {
@@ -73,8 +51,6 @@ struct InputsArgs {
     to: [u64; MOST_UPLOADS],
     first: [u32; MOST_UPLOADS],
     words: [u32; MOST_UPLOADS],
-    uploads: u32,
-    angles: [AnglesArgs; MOST_ANGLES],
 }
 
 /// What the host wrote since the last run, in order.
@@ -126,56 +102,36 @@ impl Inputs {
         &self,
         buffers: &Buffers,
         kernels: &mut Kernels,
-        angles: &[Angles],
+        angles: &[AnglesArgs],
     ) -> Result<Vec<Launch>, BackendError> {
         let mut make = |name: &'static str, grid: [u32; 3], argument: Box<[u64]>| {
             let function = kernels.get(Spec::Plain("inputs.cu", name)).map_err(device_error)?;
             let (threads, label) = (THREADS, name.into());
             Ok(Launch { function, grid, threads, shared: 0, argument, alone: false, orderly: false, label })
         };
-        let mut launches = Vec::new();
-        let mut left = Vec::new();
-        if self.uploads.is_empty() {
-            left.extend_from_slice(angles);
-        } else {
+        let mut launches = Vec::with_capacity(1 + angles.len());
+        if !self.uploads.is_empty() {
             let mut args = InputsArgs {
                 from: self.staging.address(),
                 to: [0; MOST_UPLOADS],
                 first: [0; MOST_UPLOADS],
                 words: [0; MOST_UPLOADS],
-                uploads: self.uploads.len() as u32,
-                angles: [AnglesArgs::default(); MOST_ANGLES],
             };
             let mut at = 0;
-            let mut found = vec![None; angles.len()];
             for (index, upload) in self.uploads.iter().enumerate() {
                 args.to[index] =
                     buffers.address(upload.buffer, upload.offset, upload.len, "write to a buffer")?;
                 args.first[index] = (at / 4) as u32;
                 args.words[index] = (upload.len / 4) as u32;
-                for (found, angles) in found.iter_mut().zip(angles) {
-                    *found = found.or(upload.place_of(&angles.positions).map(|place| at + place));
-                }
                 at += upload.taken();
             }
             let most = args.words.into_iter().max().unwrap_or(0);
-            let mut blocks = most.div_ceil(THREADS).clamp(1, MOST_BLOCKS);
-            let mut merged = 0;
-            for (angles, found) in angles.iter().zip(found) {
-                match found.filter(|_| merged < MOST_ANGLES && angles.args.tokens <= FEW_TOKENS) {
-                    Some(at) => {
-                        let positions = args.from + at as u64;
-                        args.angles[merged] = AnglesArgs { positions, ..angles.args };
-                        blocks = blocks.max(angles.blocks());
-                        merged += 1;
-                    }
-                    None => left.push(*angles),
-                }
-            }
-            launches.push(make("inputs", [args.uploads + merged as u32, blocks, 1], argument(args))?);
+            let blocks = most.div_ceil(THREADS).clamp(1, MOST_BLOCKS);
+            launches.push(make("inputs", [self.uploads.len() as u32, blocks, 1], argument(args))?);
         }
-        for angles in left {
-            launches.push(make("angles", [angles.blocks(), 1, 1], argument(angles.args))?);
+        for args in angles {
+            let blocks = (args.tokens * args.pairs).div_ceil(THREADS);
+            launches.push(make("angles", [blocks, 1, 1], argument(*args))?);
         }
         Ok(launches)
     }

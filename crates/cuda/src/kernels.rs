@@ -519,16 +519,6 @@ fn all_specs() -> Vec<Spec> {
     let mixed = [Format::Q4_K, Format::Q4_K, Format::Q6_K].map(Some);
     specs.push(matvec(mixed, None));
     specs.push(matvec([mixed[0], mixed[1], None], Some(0)));
-    // A gated pair of few columns, whose matrices are multiplied at the same time.
-    specs.push(Spec::Matvec {
-        formats: [mixed[0], mixed[1], None],
-        shape: MatvecShape { warps: 8, depth: 2, teams: 3 },
-        cols: 896,
-        norm: NormKind::Weighted,
-        gate: Some(0),
-        chosen: false,
-        largest: false,
-    });
     // Experts.
     let shape = MatvecShape { warps: 8, depth: 2, teams: 3 };
     specs.extend([Format::Q4_K, Format::MXFP4, Format::F32].map(|format| Spec::Matvec {
@@ -568,7 +558,7 @@ fn all_specs() -> Vec<Spec> {
     }));
     let shapes = [(1, 80, 80), (2, 20, 12), (4, 256, 256), (8, 128, 128)];
     specs.extend(shapes.map(|(group, head_dim, value_dim)| Spec::Attention { group, head_dim, value_dim }));
-    let shapes = [(64, 64, 8), (80, 96, 8), (128, 128, 4), (256, 256, 4)];
+    let shapes = [(64, 64, 8), (80, 96, 8), (128, 128, 8), (256, 256, 4)];
     let decode = |cache, (head_dim, value_dim, warps)| Spec::DecodeAttention {
         head_dim,
         value_dim,

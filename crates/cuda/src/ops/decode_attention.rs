@@ -173,10 +173,7 @@ impl Lowering<'_> {
             least: LEAST_KEYS as u32,
             epsilon: before.epsilon,
         };
-        let warps = std::env::var("SMELT_X_WARPS")
-            .ok()
-            .and_then(|w| w.parse().ok())
-            .unwrap_or(decode_warps(op.head_dim.max(op.value_dim)));
+        let warps = decode_warps(op.head_dim.max(op.value_dim));
         let (key_stride, value_stride) = (op.head_dim + 8, op.value_dim + 8);
         let rings = warps * SLOTS * TILE_KEYS * key_stride.max(value_stride) * 2;
         let found = warps * HEADS * (op.value_dim + 4) * 4;

@@ -3,7 +3,7 @@
 use super::{Lowering, device_error};
 use crate::buffers::cache_type;
 use crate::checks::Check;
-use crate::inputs::{Angles, AnglesArgs};
+use crate::inputs::AnglesArgs;
 use crate::kernels::Spec;
 use crate::ops::matmul::Product;
 use crate::scratch::Region;
@@ -65,7 +65,7 @@ impl Lowering<'_> {
             magnitude: rope.table.magnitude,
         };
         if pairs > 0 {
-            self.out.angles.push(Angles { positions, args });
+            self.out.angles.push(args);
         }
         self.angles.insert(key, out);
         Ok(out)

@@ -246,20 +246,17 @@ impl Lowering<'_> {
         let tiles_each = tiles.div_ceil(most_blocks).max(1) as usize;
         for warps in 4..=MOST_WARPS.min(block_warps) {
             for teams in 1..=(block_warps / warps).min(tiles_each) {
-                // The matrices of a gated pair, one after the other where the warps are not enough for both.
-                let together = gated && formats[0] == formats[1] && 2 * units <= warps;
-                let passes = if gated && !together { 2 } else { 1 };
                 // No more units ahead than a team takes in all.
-                let rounds = tiles_each.div_ceil(teams) * units.div_ceil(warps) * passes;
+                let stages = tiles_each.div_ceil(teams) * units.div_ceil(warps) * if gated { 2 } else { 1 };
                 let fits = |depth: usize| {
-                    let depth = depth.min(rounds.max(1));
+                    let depth = depth.min(stages.max(1));
                     let shared = teams * warps * (depth * slot + 4 * 16 * 4) + activations + sums;
                     (shared <= most).then_some((depth, shared))
                 };
                 let Some((depth, shared)) = [4, 3, 2].into_iter().find_map(fits) else { continue };
                 // Warps that have work, on average over their time, where there is the most of it.
-                let all = tiles_each * units * if gated { 2 } else { 1 };
-                let score = all as f64 / rounds as f64;
+                let rounds = tiles_each.div_ceil(teams) * units.div_ceil(warps);
+                let score = (tiles_each * units) as f64 / rounds as f64;
                 if best.is_none_or(|(other, _)| score > other * 1.02) {
                     let shape = MatvecShape { warps: warps as u32, depth: depth as u32, teams: teams as u32 };
                     best = Some((score, MatvecPlan { formats, shape, shared, blocks: most_blocks }));

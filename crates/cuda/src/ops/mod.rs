@@ -17,7 +17,7 @@ use crate::CudaError;
 use crate::buffers::{Buffers, States};
 use crate::checks::Check;
 use crate::driver::{Device, Launch, Stream, argument};
-use crate::inputs::Angles;
+use crate::inputs::AnglesArgs;
 use crate::kernels::{Kernels, Spec};
 use crate::nccl::Kind;
 use crate::program::Work;
@@ -39,7 +39,7 @@ use std::sync::Arc;
 #[derive(Default)]
 pub(crate) struct Lowered {
     /// What comes first: the angles of rotations.
-    pub(crate) angles: Vec<Angles>,
+    pub(crate) angles: Vec<AnglesArgs>,
     pub(crate) launches: Vec<Work>,
     pub(crate) checks: Vec<Check>,
     /// The last launch, if it is a product of one row.

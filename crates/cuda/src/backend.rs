@@ -2,11 +2,11 @@
 
 use crate::CudaError;
 use crate::buffers::{Buffers, States, cache_type, out_of_memory};
-use crate::driver::{self, Device, Event, Pinned, Stream};
+use crate::driver::{self, Device, DeviceMemory, Event, Pinned, Stream};
 use crate::inputs::Inputs;
 use crate::kernels::Kernels;
 use crate::largest::{LargestRows, Rows};
-use crate::nccl::Communicator;
+use crate::nccl::{Communicator, Exchange, Kind};
 use crate::ops::{Lowering, WIDEST_KEY, WIDEST_VALUE, device_error, is_tiled};
 use crate::program::{Program, Replay, Work};
 use crate::scratch::Scratch;
@@ -222,9 +222,12 @@ impl CudaBackend {
 
     /// Remembers a failure of the device.
     fn latch<T>(&mut self, result: Result<T, BackendError>) -> Result<T, BackendError> {
-        if let Err(BackendError::Device(message)) = &result
-            && self.failed.is_none()
-        {
+        let (message, own) = match &result {
+            Err(BackendError::Device(message)) => (message, true),
+            Err(BackendError::Partner(message)) if self.partner_failed() => (message, false),
+            _ => return result,
+        };
+        if self.failed.is_none() {
             let text = format!("{message}; last dispatches: {}", self.last);
             self.failed = Some(text.clone());
             if self.communicator.is_some() {
@@ -233,9 +236,14 @@ impl CudaBackend {
                 self.programs.clear();
                 self.communicator = None;
             }
-            return Err(BackendError::Device(text));
+            return Err(if own { BackendError::Device(text) } else { BackendError::Partner(text) });
         }
         result
+    }
+
+    /// Whether a GPU that this one shares every layer with takes no more work.
+    fn partner_failed(&self) -> bool {
+        self.communicator.as_ref().is_some_and(Communicator::has_failed)
     }
 
     /// Forgets programs, since what they refer to changes.
@@ -255,15 +263,27 @@ impl CudaBackend {
     }
 
     fn wait(&mut self) -> Result<(), BackendError> {
-        let waited = match self.pending {
-            Pending::Result => {
-                let largest = &mut self.largest;
-                self.stream.wait_or(self.deadline, || largest.arrived())
-            }
-            Pending::Nothing | Pending::Work => self.stream.wait(self.deadline),
-        };
+        let (largest, communicator) = (&mut self.largest, self.communicator.as_ref());
+        let result_ends = self.pending == Pending::Result;
+        let arrived = || result_ends && largest.arrived();
+        let is_hopeless = || communicator.is_some_and(Communicator::has_failed);
+        let waited = self.stream.wait_or(self.deadline, arrived, is_hopeless);
         self.pending = Pending::Nothing;
         waited.map_err(device_error)
+    }
+
+    /// A first exchange of each kind, of one float.
+    fn exchange_once(&mut self) -> Result<(), CudaError> {
+        let Some(communicator) = &self.communicator else { return Ok(()) };
+        let memory = DeviceMemory::new(&self.device, 4 * (1 + communicator.members()))?;
+        self.stream.clear(memory.address(), memory.len())?;
+        communicator.meet()?;
+        for kind in [Kind::Sum, Kind::Gather] {
+            let (from, to) = (memory.address(), memory.address() + 4);
+            let exchange = Exchange { kind, from, to, count: 1, label: "the first exchange".into() };
+            self.stream.exchange(communicator, &exchange)?;
+        }
+        self.stream.wait(self.deadline)
     }
 
     fn forget_recording(&mut self) {
@@ -282,12 +302,22 @@ impl CudaBackend {
     }
 
     fn start(&mut self) -> Result<(), BackendError> {
+        let ready = self.make_ready();
+        if let (Err(_), Some(communicator)) = (&ready, &self.communicator) {
+            communicator.leave();
+        }
+        let Some(program) = self.programs.get_mut(ready?) else { return Ok(()) };
+        program.start(&self.stream, self.communicator.as_ref(), self.replay)
+    }
+
+    /// The number of the program of what was recorded, which can start now.
+    fn make_ready(&mut self) -> Result<usize, BackendError> {
         let recording = std::mem::take(&mut self.recording);
         let known = recording.program.and_then(|index| Some((index, self.programs.get(index)?)));
         let steps = match known {
             Some((index, program)) if recording.fresh.is_empty() => {
                 if recording.matched == program.steps.len() && program.uploads == self.inputs.uploads() {
-                    return self.run_program(index, recording.split);
+                    return self.prepare_program(index, recording.split);
                 }
                 program.steps[..recording.matched].to_vec()
             }
@@ -326,12 +356,12 @@ impl CudaBackend {
         );
         self.programs.retain(|other| other.first() != program.first());
         self.programs.push(program);
-        self.run_program(self.programs.len() - 1, recording.split)
+        self.prepare_program(self.programs.len() - 1, recording.split)
     }
 
-    /// Starts a program, whose nodes are those of this split.
-    fn run_program(&mut self, index: usize, split: Option<u64>) -> Result<(), BackendError> {
-        let Some(program) = self.programs.get_mut(index) else { return Ok(()) };
+    /// Makes a program, whose nodes are those of this split, end with what was asked for, and checks its inputs.
+    fn prepare_program(&mut self, index: usize, split: Option<u64>) -> Result<usize, BackendError> {
+        let Some(program) = self.programs.get_mut(index) else { return Ok(index) };
         program.split = split.or(program.split);
         program.check(&self.buffers)?;
         self.largest.found = program.largest;
@@ -349,7 +379,7 @@ impl CudaBackend {
         self.last = Arc::clone(program.last_labels());
         let tells = program.largest.is_some_and(|rows| self.largest.expect(rows));
         self.pending = if tells { Pending::Result } else { Pending::Work };
-        program.start(&self.stream, self.communicator.as_ref(), self.replay)
+        Ok(index)
     }
 
     /// The page-locked memory that large copies go through.
@@ -438,7 +468,13 @@ pub fn connect(gpus: &mut [&mut CudaBackend]) -> Result<(), CudaError> {
     for (gpu, communicator) in gpus.iter_mut().zip(Communicator::connect(&numbers, deadline)?) {
         gpu.communicator = Some(communicator);
     }
-    Ok(())
+    // NCCL connects the GPUs with the first exchange of a kind, and its call waits for them without a deadline: here, where all
+    // have come, not in a step.
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = gpus.iter_mut().map(|gpu| scope.spawn(move || gpu.exchange_once())).collect();
+        let panicked = |_| Err(CudaError::Partner);
+        threads.into_iter().try_for_each(|thread| thread.join().unwrap_or_else(panicked))
+    })
 }
 
 /// Whether keys and values have types that the cache kernels know, in heads of whole blocks.
@@ -745,6 +781,13 @@ impl Backend for CudaBackend {
     fn synchronize(&mut self) -> Result<(), BackendError> {
         self.healthy()?;
         self.flush()?;
+        let waited = self.wait();
+        self.latch(waited)
+    }
+
+    fn abandon(&mut self) -> Result<(), BackendError> {
+        self.forget_recording();
+        self.healthy()?;
         let waited = self.wait();
         self.latch(waited)
     }

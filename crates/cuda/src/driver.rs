@@ -535,11 +535,12 @@ impl Stream {
     }
 
     /// Waits until `arrived` says that the host sees the result of all work, or until the work is done or has failed, at most
-    /// this long. Asking the driver takes about a microsecond, looking into memory next to nothing.
+    /// this long; not if `is_hopeless` says that another GPU will not do its part of an exchange. Asking the driver takes about a microsecond, looking into memory next to nothing.
     pub(crate) fn wait_or(
         &self,
         deadline: Duration,
         mut arrived: impl FnMut() -> bool,
+        is_hopeless: impl Fn() -> bool,
     ) -> Result<(), CudaError> {
         wait(deadline, || {
             for _ in 0..LOOKS {
@@ -548,7 +549,8 @@ impl Stream {
                 }
                 std::hint::spin_loop();
             }
-            self.is_done()
+            let done = self.is_done()?;
+            if !done && is_hopeless() { Err(CudaError::Partner) } else { Ok(done) }
         })
     }
 

@@ -68,6 +68,8 @@ pub enum CudaError {
         /// Seconds waited.
         seconds: u64,
     },
+    /// Another GPU that shares every layer failed, or did not come to an exchange.
+    Partner,
     /// A variable of the environment means nothing.
     Environment {
         /// Its name.
@@ -116,6 +118,9 @@ impl fmt::Display for CudaError {
                 write!(f, "no {bytes} bytes of GPU memory, {free} are free")
             }
             CudaError::Deadline { seconds } => write!(f, "the GPU did not finish within {seconds} seconds"),
+            CudaError::Partner => {
+                f.write_str("it failed, so that this GPU does not wait for it in an exchange of values")
+            }
             CudaError::Environment { variable, expected, found } => {
                 write!(f, "{variable}: expected {expected}, found '{found}'")
             }

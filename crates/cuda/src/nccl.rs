@@ -10,6 +10,7 @@ use libloading::Library;
 use std::env;
 use std::ffi::{CStr, OsString, c_char, c_int, c_void};
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -115,34 +116,76 @@ pub(crate) struct Exchange {
 /// Where the threads of all GPUs wait for each other.
 struct Meeting {
     members: usize,
-    /// Threads that are here, and how often all were.
-    state: Mutex<(usize, u64)>,
+    state: Mutex<Round>,
     all_here: Condvar,
+    /// Whether one of the GPUs takes no more work.
+    failed: AtomicBool,
+}
+
+/// One time that threads wait for each other.
+#[derive(Default)]
+struct Round {
+    /// Its number.
+    number: u64,
+    /// Threads that are here, and those that have said that they do not come.
+    here: usize,
+    left: usize,
+    /// Whether some did not come the last time.
+    incomplete: bool,
 }
 
 impl Meeting {
     fn new(members: usize) -> Meeting {
-        Meeting { members, state: Mutex::new((0, 0)), all_here: Condvar::new() }
+        let (state, all_here) = (Mutex::default(), Condvar::new());
+        Meeting { members, state, all_here, failed: AtomicBool::new(false) }
+    }
+
+    /// Ends the round if nobody is missing.
+    fn end_round(&self, round: &mut Round) -> bool {
+        let ends = round.here + round.left == self.members;
+        if ends {
+            *round = Round { number: round.number + 1, here: 0, left: 0, incomplete: round.left > 0 };
+            self.all_here.notify_all();
+        }
+        ends
+    }
+
+    /// Says that a thread does not come this time: whoever waits need not.
+    fn leave(&self) {
+        let mut round = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        round.left += 1;
+        self.end_round(&mut round);
+    }
+
+    /// Says that a thread will never come again.
+    fn fail(&self) {
+        let _round = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        self.failed.store(true, Ordering::Release);
+        self.all_here.notify_all();
+    }
+
+    fn has_failed(&self) -> bool {
+        self.failed.load(Ordering::Acquire)
     }
 
     /// Waits until all are here, at most this long: one that failed does not come.
     fn wait(&self, deadline: Duration) -> Result<(), CudaError> {
         // Nothing that can panic happens under the lock.
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        state.0 += 1;
-        if state.0 == self.members {
-            *state = (0, state.1 + 1);
-            self.all_here.notify_all();
-            return Ok(());
+        let mut round = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let number = round.number;
+        round.here += 1;
+        if !self.end_round(&mut round) {
+            let waits = |round: &mut Round| round.number == number && !self.has_failed();
+            let waited = self.all_here.wait_timeout_while(round, deadline, waits);
+            round = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
-        let before = state.1;
-        let waited = self.all_here.wait_timeout_while(state, deadline, |state| state.1 == before);
-        let (mut state, result) = waited.unwrap_or_else(PoisonError::into_inner);
-        if result.timed_out() && state.1 == before {
-            state.0 -= 1;
-            return Err(CudaError::Deadline { seconds: deadline.as_secs() });
+        if round.number == number {
+            round.here -= 1;
+            let late = CudaError::Deadline { seconds: deadline.as_secs() };
+            return Err(if self.has_failed() { CudaError::Partner } else { late });
         }
-        Ok(())
+        // Nobody can have ended the round after this one without this thread.
+        if round.incomplete { Err(CudaError::Partner) } else { Ok(()) }
     }
 }
 
@@ -183,6 +226,21 @@ impl Communicator {
         self.meeting.wait(self.deadline)
     }
 
+    /// Says that this GPU does not start its exchanges this time, in place of [`meet`](Communicator::meet).
+    pub(crate) fn leave(&self) {
+        self.meeting.leave();
+    }
+
+    /// Whether one of the GPUs takes no more work.
+    pub(crate) fn has_failed(&self) -> bool {
+        self.meeting.has_failed()
+    }
+
+    /// GPUs that exchange values.
+    pub(crate) fn members(&self) -> usize {
+        self.meeting.members
+    }
+
     /// Starts an exchange behind everything before on a stream of this GPU. The others must do the same, each on a thread
     /// of its own: this can wait for them.
     pub(crate) fn start(&self, exchange: &Exchange, stream: sys::CUstream) -> Result<(), CudaError> {
@@ -206,6 +264,7 @@ impl Communicator {
 
 impl Drop for Communicator {
     fn drop(&mut self) {
+        self.meeting.fail();
         // SAFETY: made in `connect`, ended once. This does not wait for the others, which may have failed.
         let _ = unsafe { (self.api.abort)(self.handle) };
     }
@@ -226,7 +285,28 @@ mod tests {
         });
         let late = meeting.wait(Duration::from_millis(5)).unwrap_err();
         assert_eq!(late, CudaError::Deadline { seconds: 0 });
-        assert_eq!(meeting.state.lock().unwrap().0, 0, "who gave up is not counted");
+        assert_eq!(meeting.state.lock().unwrap().here, 0, "who gave up is not counted");
+    }
+
+    #[test]
+    fn nobody_waits_for_one_that_leaves_or_failed() {
+        let meeting = Meeting::new(2);
+        let long = Duration::from_secs(60);
+        std::thread::scope(|scope| {
+            let waits = scope.spawn(|| meeting.wait(long));
+            meeting.leave();
+            assert_eq!(waits.join().unwrap(), Err(CudaError::Partner));
+            // All may leave, and meet the next time.
+            meeting.leave();
+            meeting.leave();
+            let waits = scope.spawn(|| meeting.wait(long));
+            assert_eq!(meeting.wait(long), Ok(()));
+            assert_eq!(waits.join().unwrap(), Ok(()));
+            let waits = scope.spawn(|| meeting.wait(long));
+            meeting.fail();
+            assert_eq!(waits.join().unwrap(), Err(CudaError::Partner));
+            assert_eq!(meeting.wait(long), Err(CudaError::Partner));
+        });
     }
 
     #[test]

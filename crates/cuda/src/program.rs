@@ -132,7 +132,12 @@ impl Program {
             self.replaced = self.launches.pop();
         }
         self.last = launches.len();
-        self.launches.extend(launches.into_iter().map(Work::Kernel));
+        // NCCL's kernels do not say when what follows may begin.
+        let follows_exchange = matches!(self.launches.last(), Some(Work::Exchange(_)));
+        for (index, launch) in launches.into_iter().enumerate() {
+            let alone = launch.alone || (index == 0 && follows_exchange);
+            self.launches.push(Work::Kernel(Launch { alone, ..launch }));
+        }
         self.largest = Some(rows);
     }
 
@@ -166,8 +171,9 @@ impl Program {
                     .capture(|| self.launches.iter().try_for_each(|work| work.start(stream, communicator)))
                     .map_err(device_error)?,
             );
-            meet()?;
         }
+        // Each time: one of the GPUs may have failed before it came here.
+        meet()?;
         match &self.graph {
             Some(graph) => stream.replay(graph).map_err(device_error),
             None => Ok(()),

@@ -5,7 +5,8 @@ use crate::buffers::out_of_memory;
 use crate::driver::{Device, DeviceMemory, Event, Launch, Pinned, Stream, argument};
 use crate::kernels::{Kernels, Spec};
 use crate::tiled::{self, Shape};
-use graph::{BackendError, WeightData};
+use bytes::Bytes;
+use graph::{BackendError, Release, WeightData};
 use quant::Format;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -21,6 +22,8 @@ const COPIERS: usize = 8;
 /// A weight.
 struct Weight {
     data: WeightData,
+    /// Bytes in the file.
+    len: usize,
     row_bytes: usize,
     /// Tiles, for products.
     tiled: Option<DeviceMemory>,
@@ -82,7 +85,7 @@ impl Weights {
 
     /// Bytes in the file.
     pub(crate) fn file_bytes(&self) -> usize {
-        self.weights.values().map(|weight| weight.data.bytes.len()).sum()
+        self.weights.values().map(|weight| weight.len).sum()
     }
 
     /// Takes note of a weight. Nothing is copied yet.
@@ -101,8 +104,9 @@ impl Weights {
                 found: data.bytes.len(),
             });
         }
-        self.weights
-            .insert(name.to_string(), Weight { data, row_bytes, tiled: None, raw: None, vector: None });
+        let len = data.bytes.len();
+        let weight = Weight { data, len, row_bytes, tiled: None, raw: None, vector: None };
+        self.weights.insert(name.to_string(), weight);
         Ok(())
     }
 
@@ -127,6 +131,29 @@ impl Weights {
 
     fn get(&self, name: &str) -> Result<&Weight, BackendError> {
         self.weights.get(name).ok_or_else(|| BackendError::MissingWeight { name: name.into() })
+    }
+
+    /// The weight, for a form of it that there is not yet.
+    fn source(&self, name: &str) -> Result<WeightData, BackendError> {
+        let weight = self.get(name)?;
+        if weight.data.bytes.len() == weight.len {
+            return Ok(weight.data.clone());
+        }
+        Err(BackendError::Invariant {
+            what: format!("weight '{name}'"),
+            expected: "a copy that is read in one form".into(),
+            found: "a second one".into(),
+        })
+    }
+
+    /// After a form was made: gives up the bytes that it was made of.
+    fn release(&mut self, name: &str) {
+        let Some(weight) = self.weights.get_mut(name) else { return };
+        match &weight.data.release {
+            Some(release) if release.is_of_copy() => weight.data.bytes = Bytes::new(),
+            Some(release) => release.release(),
+            None => {}
+        }
     }
 
     /// The matrix in tiles.
@@ -157,7 +184,7 @@ impl Weights {
         stream: &Stream,
         kernels: &mut Kernels,
     ) -> Result<u64, BackendError> {
-        let data = self.get(name)?.data.clone();
+        let data = self.source(name)?;
         let bytes = shape.bytes;
         let memory = DeviceMemory::new(&self.device, bytes).map_err(|e| out_of_memory(name, bytes, e))?;
         let len = data.bytes.len();
@@ -192,7 +219,7 @@ impl Weights {
         stream.launch(&launch(largest, [(data.rows as u32).clamp(1, 2048), 1, 1])).map_err(device)?;
         stream.launch(&launch(repack, [shape.units, shape.tiles, 1])).map_err(device)?;
         self.uploader()?.scratch = Some(scratch);
-        release(&data);
+        self.release(name);
         let address = memory.address();
         if let Some(weight) = self.weights.get_mut(name) {
             weight.tiled = Some(memory);
@@ -206,7 +233,7 @@ impl Weights {
         if let Some(memory) = &weight.raw {
             return Ok(memory.address());
         }
-        let data = weight.data.clone();
+        let data = self.source(name)?;
         let len = data.bytes.len();
         let memory = DeviceMemory::new(&self.device, len).map_err(|e| out_of_memory(name, len, e))?;
         let address = memory.address();
@@ -214,7 +241,7 @@ impl Weights {
         self.uploader()?
             .copy(&data.bytes, address, stream, deadline)
             .map_err(|error| BackendError::Device(format!("weight '{name}': {error}")))?;
-        release(&data);
+        self.release(name);
         if let Some(weight) = self.weights.get_mut(name) {
             weight.raw = Some(memory);
         }
@@ -227,7 +254,8 @@ impl Weights {
         if let Some(memory) = &weight.vector {
             return Ok(memory.address());
         }
-        let WeightData { format, rows, cols, .. } = weight.data;
+        let row_bytes = weight.row_bytes.max(1);
+        let WeightData { format, rows, cols, bytes: encoded, .. } = self.source(name)?;
         let invariant = |found: String| BackendError::Invariant {
             what: format!("weight '{name}'"),
             expected: "floats".into(),
@@ -237,9 +265,7 @@ impl Weights {
             return Err(invariant(format!("{format} {rows} x {cols}")));
         }
         let mut elements = vec![0.0f32; rows * cols];
-        for (row, to) in
-            weight.data.bytes.chunks(weight.row_bytes.max(1)).zip(elements.chunks_mut(cols.max(1)))
-        {
+        for (row, to) in encoded.chunks(row_bytes).zip(elements.chunks_mut(cols.max(1))) {
             quant::decode(format, row, to).map_err(|error| invariant(error.to_string()))?;
         }
         let bytes: Vec<u8> = elements.iter().flat_map(|element| element.to_le_bytes()).collect();
@@ -252,6 +278,9 @@ impl Weights {
             .map_err(|error| BackendError::Device(format!("weight '{name}': {error}")))?;
         if let Some(weight) = self.weights.get_mut(name) {
             weight.vector = Some(memory);
+        }
+        if self.get(name)?.data.release.as_ref().is_some_and(Release::is_of_copy) {
+            self.release(name);
         }
         Ok(address)
     }
@@ -277,12 +306,6 @@ impl Weights {
 /// Weights that are decoded for norms and biases.
 pub(crate) fn is_vector(format: Format) -> bool {
     matches!(format, Format::F32 | Format::F16 | Format::BF16)
-}
-
-fn release(data: &WeightData) {
-    if let Some(release) = &data.release {
-        release.release();
-    }
 }
 
 impl Uploader {

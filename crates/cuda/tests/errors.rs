@@ -41,6 +41,7 @@ fn messages() {
         (driver, "cuInit: broken"),
         (CudaError::OutOfMemory { bytes: 7, free: 5 }, "no 7 bytes of GPU memory, 5 are free"),
         (CudaError::Deadline { seconds: 120 }, "the GPU did not finish within 120 seconds"),
+        (CudaError::Partner, "it failed, so that this GPU does not wait for it in an exchange of values"),
         (environment, "SMELT_CUDA_GRAPH: expected a whole number, found 'yes'"),
     ] {
         assert_eq!(error.to_string(), expected);

@@ -115,11 +115,15 @@ impl Device {
         numbers.map(open).collect()
     }
 
-    /// All NVIDIA GPUs that the driver shows, by their numbers.
+    /// All NVIDIA GPUs that the driver shows, by their numbers; the one that `SMELT_CUDA_DEVICE` names where it does.
     ///
     /// # Errors
     /// [`Error::Device`] for the first that cannot be set up.
     pub(crate) fn all_gpus() -> Result<Vec<Box<dyn Backend>>, Error> {
+        if std::env::var_os("SMELT_CUDA_DEVICE").is_some() {
+            let only = CudaBackend::default_device().map_err(|error| Device::Cuda.error(error))?;
+            return Device::Cuda.gpus(std::iter::once(only));
+        }
         let count = CudaBackend::count().map_err(|error| Device::Cuda.error(error))?;
         Device::Cuda.gpus(0..count.min(Gpus::MOST))
     }

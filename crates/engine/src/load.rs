@@ -2,7 +2,7 @@
 
 use crate::forward::Logits;
 use crate::pages::PagePool;
-use crate::placement::{Placed, place, place_tensor_parallel};
+use crate::placement::{Placed, place, place_tensor_parallel, without_accelerators};
 use crate::repack::RepackCache;
 use crate::setup::Setup;
 use crate::{Device, Error, Sequence, Split};
@@ -215,6 +215,7 @@ impl Engine {
             cpu.set_pack_cache(repack_cache.cache());
         }
         let placed = if accelerators.is_empty() {
+            notices.extend(without_accelerators(options));
             Placed::default()
         } else if options.split == Some(Split::Tensor) {
             place_tensor_parallel((&model, &setup, path), options, accelerators, more)?

@@ -113,6 +113,18 @@ pub(crate) fn place_tensor_parallel(
     Ok(Placed { accelerators: vec![group], participation, cuts })
 }
 
+/// What is told where no accelerator takes part, and options ask for one.
+pub(crate) fn without_accelerators(options: &LoadOptions) -> Option<String> {
+    let asked = [
+        ("--gpu-layers", options.accelerated_layers.is_some_and(|layers| layers > 0)),
+        ("--split-mode", options.split.is_some_and(|split| split != Split::None)),
+        ("--tensor-split", !options.shares.is_empty()),
+    ];
+    let names: Vec<&str> = asked.into_iter().filter_map(|(name, asked)| asked.then_some(name)).collect();
+    let why = if options.device == Device::Cpu { "the CPU was chosen" } else { "no GPU was found" };
+    (!names.is_empty()).then(|| format!("{} without effect: {why}", names.join(", ")))
+}
+
 /// Chooses among accelerators. `more` opens all GPUs, where the first has no room or several were asked for.
 ///
 /// # Errors
@@ -309,6 +321,21 @@ mod tests {
         let shares = LoadOptions { device: Device::Cuda, shares: vec![1.0, 1.0], ..LoadOptions::default() };
         let error = placed(&[29, 10], &shares).0.err().expect("there is no room").to_string();
         assert!(error.contains("'cuda:1', too little for its share"), "{error}");
+    }
+
+    #[test]
+    fn options_for_gpus_that_there_are_not_are_told() {
+        assert_eq!(without_accelerators(&LoadOptions::default()), None);
+        let none =
+            LoadOptions { split: Some(Split::None), accelerated_layers: Some(0), ..LoadOptions::default() };
+        assert_eq!(without_accelerators(&none), None);
+        let cpu = LoadOptions { accelerated_layers: Some(20), device: Device::Cpu, ..LoadOptions::default() };
+        let told = without_accelerators(&cpu).unwrap();
+        assert_eq!(told, "--gpu-layers without effect: the CPU was chosen");
+        let both =
+            LoadOptions { split: Some(Split::Tensor), shares: vec![1.0, 2.0], ..LoadOptions::default() };
+        let told = without_accelerators(&both).unwrap();
+        assert_eq!(told, "--split-mode, --tensor-split without effect: no GPU was found");
     }
 
     #[test]

@@ -31,19 +31,32 @@ pub struct WeightData {
 }
 
 /// Tells whoever owns a weight's bytes that they need not stay in memory. They can still be read: what was given up
-/// is fetched again.
+/// is fetched again. Or says that nobody but the backend owns them.
 #[derive(Clone)]
-pub struct Release(Arc<dyn Fn() + Send + Sync>);
+pub struct Release(Option<Arc<dyn Fn() + Send + Sync>>);
 
 impl Release {
     /// What to do when the bytes are given up.
     pub fn new(release: impl Fn() + Send + Sync + 'static) -> Release {
-        Release(Arc::new(release))
+        Release(Some(Arc::new(release)))
+    }
+
+    /// For bytes that were made for the backend, which reads them in one form alone: a backend that has its copy in that form
+    /// drops them.
+    pub fn of_copy() -> Release {
+        Release(None)
+    }
+
+    /// Whether the bytes are the backend's to drop.
+    pub fn is_of_copy(&self) -> bool {
+        self.0.is_none()
     }
 
     /// Gives the bytes up, for now.
     pub fn release(&self) {
-        (self.0)();
+        if let Some(release) = &self.0 {
+            release();
+        }
     }
 }
 
@@ -302,4 +315,12 @@ pub trait Backend: Send {
 
     /// Waits, at most until a deadline, for everything that was executed, and reports its failures.
     fn synchronize(&mut self) -> Result<(), BackendError>;
+
+    /// Ends a forward that failed, on whichever backend: waits for what was started, and what was only recorded need not run.
+    ///
+    /// # Errors
+    /// As [`synchronize`](Backend::synchronize).
+    fn abandon(&mut self) -> Result<(), BackendError> {
+        self.synchronize()
+    }
 }

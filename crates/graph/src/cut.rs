@@ -1,6 +1,6 @@
 //! How weights are cut for several devices that share every layer.
 
-use crate::{BackendError, WeightData};
+use crate::{BackendError, Release, WeightData};
 use bytes::Bytes;
 
 /// What each device has of a weight. A part that reaches beyond the weight's end is filled up with zeros, which every
@@ -54,20 +54,20 @@ impl Cut {
         match self {
             Cut::First if device > 0 => {
                 let bytes = zeros(Some(data.bytes.len()))?;
-                Ok(WeightData { bytes: bytes.into(), release: None, ..data.clone() })
+                Ok(WeightData { bytes: bytes.into(), release: Some(Release::of_copy()), ..data.clone() })
             }
             Cut::Whole | Cut::First => Ok(data.clone()),
             Cut::Rows(share) => {
                 let (start, len) = range(share, rows);
                 let own = data.bytes.slice(start * row..(start + len) * row);
-                let bytes = if len == share {
-                    own
-                } else {
-                    let mut bytes = zeros(share.checked_mul(row))?;
-                    bytes[..own.len()].copy_from_slice(&own);
-                    Bytes::from(bytes)
-                };
-                Ok(WeightData { format, rows: share, cols, bytes, release: data.release.clone() })
+                if len == share {
+                    let release = data.release.clone();
+                    return Ok(WeightData { format, rows: share, cols, bytes: own, release });
+                }
+                let mut bytes = zeros(share.checked_mul(row))?;
+                bytes[..own.len()].copy_from_slice(&own);
+                let (bytes, release) = (Bytes::from(bytes), Some(Release::of_copy()));
+                Ok(WeightData { format, rows: share, cols, bytes, release })
             }
             Cut::Cols(share) => {
                 let (start, len) = range(share, cols);
@@ -78,7 +78,8 @@ impl Cut {
                         to[..own].copy_from_slice(&from[first..][..own]);
                     }
                 }
-                Ok(WeightData { format, rows, cols: share, bytes: bytes.into(), release: None })
+                let (bytes, release) = (Bytes::from(bytes), Some(Release::of_copy()));
+                Ok(WeightData { format, rows, cols: share, bytes, release })
             }
         }
     }

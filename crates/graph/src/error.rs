@@ -14,7 +14,7 @@ pub enum BackendError {
     },
     /// A handle that this backend never gave out, or took back.
     UnknownHandle {
-        /// `buffer` or `state`.
+        /// `buffer`, `state` or `split`.
         kind: &'static str,
         /// Its number.
         id: usize,
@@ -56,6 +56,8 @@ pub enum BackendError {
     /// The device failed, or did not finish before the deadline; the message carries its status and the last
     /// dispatch labels.
     Device(String),
+    /// Another device that shares the work did not come to where the two meet: what it failed with is the cause.
+    Partner(String),
 }
 
 impl fmt::Display for BackendError {
@@ -74,6 +76,7 @@ impl fmt::Display for BackendError {
                 write!(f, "{what}, row {row}: {found} is outside 0..{limit}")
             }
             BackendError::Device(message) => write!(f, "device: {message}"),
+            BackendError::Partner(message) => write!(f, "another device: {message}"),
         }
     }
 }

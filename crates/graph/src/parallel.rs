@@ -89,7 +89,7 @@ impl TensorParallel {
     }
 
     /// Does something on all devices at once, each on a thread, since they wait for each other: those that meet by
-    /// themselves can only finish together. The first error is told.
+    /// themselves can only finish together. The first error is told, or the first that is a device's own.
     fn at_once(
         &mut self,
         act: impl Fn(&mut dyn Backend) -> Result<(), BackendError> + Sync,
@@ -101,10 +101,12 @@ impl TensorParallel {
                 others.iter_mut().map(|device| scope.spawn(move || act(device.as_mut()))).collect();
             let own = act(first.as_mut());
             threads.into_iter().fold(own, |done, thread| {
-                let joined = thread.join();
-                done.and(
-                    joined.unwrap_or_else(|_| Err(BackendError::Device("a device's thread panicked".into()))),
-                )
+                let panicked = |_| Err(BackendError::Device("a device's thread panicked".into()));
+                match (done, thread.join().unwrap_or_else(panicked)) {
+                    (Ok(()), joined) => joined,
+                    (Err(BackendError::Partner(_)), Err(own)) => Err(own),
+                    (done, _) => done,
+                }
             })
         })
     }
@@ -324,5 +326,9 @@ impl Backend for TensorParallel {
 
     fn synchronize(&mut self) -> Result<(), BackendError> {
         self.at_once(|device| device.synchronize())
+    }
+
+    fn abandon(&mut self) -> Result<(), BackendError> {
+        self.at_once(|device| device.abandon())
     }
 }

@@ -120,7 +120,7 @@ impl Scheduler {
         let mut ended = Ok(());
         for (backend, pending) in self.backends.iter_mut().zip(pending) {
             if pending || done.is_err() {
-                let result = backend.synchronize();
+                let result = if done.is_ok() { backend.synchronize() } else { backend.abandon() };
                 ended = ended.and(result.map_err(|source| failure(backend.as_ref(), "synchronize", source)));
             }
         }

@@ -75,7 +75,10 @@ pub(crate) struct Lowering<'a> {
 
 /// An error of the device, as the graph knows it.
 pub(crate) fn device_error(error: CudaError) -> BackendError {
-    BackendError::Device(error.to_string())
+    match error {
+        CudaError::Partner => BackendError::Partner(error.to_string()),
+        error => BackendError::Device(error.to_string()),
+    }
 }
 
 impl<'a> Lowering<'a> {

@@ -37,6 +37,8 @@ pub struct TestBackend {
     states: HashMap<StateId, TestState>,
     next_state: usize,
     pending: Vec<Pending>,
+    /// Splits that it can run again, if it remembers any.
+    splits: Option<HashMap<u64, Vec<Pending>>>,
 }
 
 /// The matrices of a state, by part.
@@ -45,6 +47,7 @@ pub(super) struct TestState {
     pub spec: StateSpec,
 }
 
+#[derive(Clone)]
 struct Pending {
     op: Op,
     label: String,
@@ -85,6 +88,7 @@ impl TestBackend {
             states: HashMap::new(),
             next_state: 0,
             pending: Vec::new(),
+            splits: None,
         }
     }
 
@@ -97,6 +101,12 @@ impl TestBackend {
     /// Claims a fused operation.
     pub fn claiming(mut self, fused: FusedOp) -> TestBackend {
         self.claims.push(fused);
+        self
+    }
+
+    /// Runs splits again without being given their nodes.
+    pub fn remembering(mut self) -> TestBackend {
+        self.splits = Some(HashMap::new());
         self
     }
 
@@ -320,6 +330,24 @@ impl Backend for TestBackend {
     fn prepare_node(&mut self, graph: &Graph, node: NodeId) -> Result<(), BackendError> {
         self.record(Event::Prepare(node));
         self.check(Fault::Prepare(graph.node(node).label.clone()))
+    }
+
+    fn remember_split(&mut self, split: u64, nodes: usize) {
+        let first = self.pending.len() - nodes;
+        if let Some(splits) = &mut self.splits {
+            splits.insert(split, self.pending[first..].to_vec());
+        }
+    }
+
+    fn knows_split(&self, split: u64) -> bool {
+        self.splits.as_ref().is_some_and(|splits| splits.contains_key(&split))
+    }
+
+    fn repeat_split(&mut self, split: u64) -> Result<(), BackendError> {
+        let known = self.splits.as_ref().and_then(|splits| splits.get(&split));
+        let id = usize::try_from(split).unwrap_or(usize::MAX);
+        self.pending.extend_from_slice(known.ok_or(BackendError::UnknownHandle { kind: "split", id })?);
+        Ok(())
     }
 
     fn execute_node(&mut self, call: &NodeCall<'_>) -> Result<(), BackendError> {

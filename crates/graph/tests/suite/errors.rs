@@ -28,6 +28,7 @@ fn backend_errors() {
             "tokens, row 4: -1 is outside 0..100",
         ),
         (BackendError::Device("timed out".into()), "device: timed out"),
+        (BackendError::Partner("it failed".into()), "another device: it failed"),
     ];
     for (error, text) in cases {
         assert_eq!(error.to_string(), text);

@@ -240,4 +240,5 @@ fn a_failure_of_one_device_is_told() {
     control.fail("b", Fault::Synchronize);
     let error = group.synchronize().unwrap_err();
     assert!(matches!(&error, BackendError::Device(message) if message.contains("Synchronize")), "{error}");
+    assert_eq!(group.abandon(), Err(error));
 }

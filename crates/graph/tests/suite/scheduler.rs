@@ -190,6 +190,28 @@ fn equal_parameters_reuse_the_build_whatever_the_inputs() {
 }
 
 #[test]
+fn a_split_that_its_backend_remembers_is_not_given_again() {
+    let control = Control::new();
+    let params = with(&["gpu"], params(3));
+    let mut backends = gpu_without_soft_cap(&control);
+    let gpu = backends.remove(0).remembering();
+    backends.insert(0, gpu);
+    let mut scheduler = scheduler(backends, chain(&params).weights());
+    for (round, tokens, given) in [(0, 3, 2), (1, 3, 0), (2, 3, 0), (3, 2, 2), (4, 3, 2)] {
+        // What was remembered of one build is not taken for the next one's.
+        let params = GraphParams { tokens, outputs: tokens, ..params.clone() };
+        let graph = chain(&params);
+        rebuilt(&mut scheduler, &graph).unwrap();
+        control.take_log();
+        let batch = batch(&params, round);
+        assert_eq!(output(&mut scheduler, &batch, 0).unwrap(), expected(&graph, &batch, 0), "round {round}");
+        let calls = calls(&control);
+        let found = calls.iter().filter(|call| ["gpu: a", "gpu: c"].contains(&call.as_str())).count();
+        assert_eq!(found, given, "round {round}");
+    }
+}
+
+#[test]
 fn a_change_of_participation_rebuilds() {
     let control = Control::new();
     let cpu = params(2);

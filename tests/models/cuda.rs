@@ -136,6 +136,34 @@ fn two_gpus_that_share_every_layer_are_near_the_reference() {
     check_architectures(&options, "cuda:0+cuda:1", dense);
 }
 
+/// The largest logit is found behind the exchange that puts logits together, from the second step on as part of the same graph.
+#[test]
+#[ignore = "needs two NVIDIA GPUs: scripts/test-cuda.sh"]
+fn two_gpus_that_share_every_layer_choose_the_tokens_of_one() {
+    let reference = Reference::read();
+    for (_, tiny) in reference.models().into_iter().filter(|(name, _)| dense(name)) {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("tiny.gguf");
+        tiny.write(&path);
+        let tensor = LoadOptions { split: Some(Split::Tensor), ..on("cuda:0,cuda:1") };
+        let [one, two] = [on("cuda:0"), tensor].map(|device| {
+            let options = |logprobs| GenerateOptions {
+                sampler: SamplerParams { temperature: 0.0, ..SamplerParams::default() },
+                max_tokens: Some(12),
+                ignore_end: true,
+                logprobs,
+                ..GenerateOptions::default()
+            };
+            let mut engine = load(&path, &device);
+            let chosen = answer(&mut engine, &reference.ids, options(None));
+            // The same from all logits, which come to the host.
+            assert_eq!(chosen, answer(&mut engine, &reference.ids, options(Some(1))));
+            chosen
+        });
+        assert_eq!(one, two);
+    }
+}
+
 /// The first of the real models: its alias, and its file, which `SMELT_TEST_SMOLLM2` can name.
 fn real_model() -> (&'static str, PathBuf, Golden) {
     let (alias, name) = smelt_tests::MODELS[0];

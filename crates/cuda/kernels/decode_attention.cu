@@ -38,8 +38,6 @@
 // Halves of a row in shared memory: 16 bytes more than the row, so that the rows of a load meet different banks.
 #define KEY_STRIDE (HEAD_DIM + 8)
 #define VALUE_STRIDE (VALUE_DIM + 8)
-// A tile of one: its row, and one of zeros.
-#define ONE_HALVES (2 * (KEY_STRIDE > VALUE_STRIDE ? KEY_STRIDE : VALUE_STRIDE))
 #define SLOT_HALVES (TILE_KEYS * (KEY_STRIDE > VALUE_STRIDE ? KEY_STRIDE : VALUE_STRIDE))
 #define LOG2_E 1.4426950408889634f
 
@@ -107,14 +105,12 @@ __device__ __forceinline__ void prepare_head(const DecodeAttentionArgs &a, const
 }
 
 // The keys of a tile: their scores, their weights, and what these make of the values. `factor` is of the lane's head.
-// Of a tile of one, all rows but the first are the second.
-__device__ __forceinline__ void scores(const u16 *q, const u16 *keys, bool of_one, u32 count, float factor, float soft_cap,
+__device__ __forceinline__ void scores(const u16 *q, const u16 *keys, u32 count, float factor, float soft_cap,
                                        Found &found, u32 (&weights)[4]) {
     const int lane = threadIdx.x % 32, t = lane % 4;
     float c[2][4] = {{0, 0, 0, 0}, {0, 0, 0, 0}};
     const u16 *q_at = q + ((lane & 7) + (lane >> 3 & 1) * 8) * KEY_STRIDE + (lane >> 4) * 8;
-    const int k_row = (lane & 7) + (lane >> 4) * 8;
-    const u16 *k_at = keys + (of_one ? min(k_row, 1) : k_row) * KEY_STRIDE + (lane >> 3 & 1) * 8;
+    const u16 *k_at = keys + ((lane & 7) + (lane >> 4) * 8) * KEY_STRIDE + (lane >> 3 & 1) * 8;
 #pragma unroll
     for (int i = 0; i < HEAD_DIM / 16; i++) {
         u32 x[4], k[4];
@@ -154,9 +150,9 @@ __device__ __forceinline__ void scores(const u16 *q, const u16 *keys, bool of_on
         weights[2 * j + 1] = to_half2(p[2 * j] - low_half(high), p[2 * j + 1] - high_half(high));
     }
 }
-__device__ __forceinline__ void weighted_values(const u32 (&weights)[4], const u16 *values, bool of_one, Found &found) {
-    const int lane = threadIdx.x % 32, row = (lane & 7) + (lane >> 3 & 1) * 8;
-    const u16 *at = values + (of_one ? min(row, 1) : row) * VALUE_STRIDE + (lane >> 4) * 8;
+__device__ __forceinline__ void weighted_values(const u32 (&weights)[4], const u16 *values, Found &found) {
+    const int lane = threadIdx.x % 32;
+    const u16 *at = values + ((lane & 7) + (lane >> 3 & 1) * 8) * VALUE_STRIDE + (lane >> 4) * 8;
 #pragma unroll
     for (int n = 0; n < VALUE_DIM / 16; n++) {
         u32 v[4];
@@ -210,11 +206,11 @@ __device__ __forceinline__ u32 next_slot(u32 slot) { return slot + 1 == SLOTS ? 
 
 extern "C" __global__ void __launch_bounds__(THREADS, 2) decode_attention(const __grid_constant__ DecodeAttentionArgs a) {
     extern __shared__ __align__(16) u8 memory[];
-    // [2 HEADS][KEY_STRIDE] halves, tiles of one of the new key and value, [WARPS][HEAD_DIM] floats, and
+    // [2 HEADS][KEY_STRIDE] halves, tiles of the new key and value, [WARPS][HEAD_DIM] floats, and
     // [WARPS][SLOTS][SLOT_HALVES] halves
     u16 *q = (u16 *)memory;
     u16 *new_tiles = q + 2 * HEADS * KEY_STRIDE;
-    float *rows = (float *)(new_tiles + 2 * ONE_HALVES);
+    float *rows = (float *)(new_tiles + 2 * SLOT_HALVES);
     u16 *rings = (u16 *)(rows + WARPS * HEAD_DIM);
     __shared__ float factors[HEADS];
     __shared__ float2 ends[WARPS][HEADS]; // top and sum
@@ -255,13 +251,13 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2) decode_attention(const 
 #pragma unroll
     for (int j = 0; j < LANE_PAIRS; j++)
         angles[j] = BEFORE && j * 32 + lane < PAIRS ? a.angles[j * 32 + lane] : make_float2(1, 0);
-    // The new key and value are the first row of their tiles; the last warp sees to them, and to where they are stored.
+    // The new key and value are the first row of tiles of zeros; the last warp sees to them, and to where they are stored.
     const bool makes_new = has_new && warp == WARPS - 1;
-    u16 *new_key = new_tiles, *new_value = new_tiles + ONE_HALVES;
+    u16 *new_key = new_tiles, *new_value = new_tiles + SLOT_HALVES;
     u32 new_row = 0;
     if (makes_new) {
 #pragma unroll 1
-        for (int i = lane; i < 2 * ONE_HALVES / 8; i += 32) ((uint4 *)new_tiles)[i] = make_uint4(0, 0, 0, 0);
+        for (int i = lane; i < 2 * SLOT_HALVES / 8; i += 32) ((uint4 *)new_tiles)[i] = make_uint4(0, 0, 0, 0);
         new_row = BEFORE ? (u32)a.new_rows[token] : (u32)table[last_key / PAGE_LEN] * PAGE_LEN + last_key % PAGE_LEN;
         // The host has checked it; this keeps a broken promise inside the cache.
         new_row = new_row < a.cache_rows ? new_row : 0;
@@ -345,14 +341,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2) decode_attention(const 
         copies_wait<SLOTS - 1>();
         __syncwarp();
         const u16 *keys = is_new ? new_key : ring + slot * SLOT_HALVES;
-        scores(q, keys, is_new, is_new ? 1 : end - at, factor, a.soft_cap, found, weights);
+        scores(q, keys, is_new ? 1 : end - at, factor, a.soft_cap, found, weights);
         __syncwarp();
         fetch<VALUE_DIM, VALUE_STRIDE>(a, a.values, kv, tile_rows, at + step < end, ring + slot * SLOT_HALVES);
         if (at + step < end) tile_rows = rows_of_tile(a, table, at + 2 * step, end);
         slot = next_slot(slot);
         copies_wait<SLOTS - 1>();
         __syncwarp();
-        weighted_values(weights, is_new ? new_value : ring + slot * SLOT_HALVES, is_new, found);
+        weighted_values(weights, is_new ? new_value : ring + slot * SLOT_HALVES, found);
         if (is_new) break;
         __syncwarp();
         fetch<HEAD_DIM, KEY_STRIDE>(a, a.keys, kv, tile_rows, at + 2 * step < end, ring + slot * SLOT_HALVES);

@@ -177,8 +177,7 @@ impl Lowering<'_> {
         let (key_stride, value_stride) = (op.head_dim + 8, op.value_dim + 8);
         let rings = warps * SLOTS * TILE_KEYS * key_stride.max(value_stride) * 2;
         let found = warps * HEADS * (op.value_dim + 4) * 4;
-        // A row and zeros, of keys and of values.
-        let new_tiles = 2 * 2 * key_stride.max(value_stride) * 2;
+        let new_tiles = 2 * TILE_KEYS * key_stride.max(value_stride) * 2;
         let shared = 2 * HEADS * key_stride * 2 + new_tiles + warps * op.head_dim * 4 + rings.max(found);
         let spec = Spec::DecodeAttention {
             head_dim: op.head_dim as u32,

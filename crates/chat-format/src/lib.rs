@@ -98,6 +98,11 @@ impl ChatFormat {
         &self.source
     }
 
+    /// Whether no conversation is rendered for now; see [`Template::is_stuck`].
+    pub fn is_stuck(&self) -> bool {
+        self.template.is_stuck()
+    }
+
     /// How the template is rendered for this vocabulary: so that the assistant's answer follows.
     pub fn options(&self) -> RenderOptions {
         self.options.clone()

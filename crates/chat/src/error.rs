@@ -38,8 +38,13 @@ pub enum Error {
     },
     /// The template compares without end, which the budget does not count.
     TooSlow {
-        /// How long it was waited for, in seconds. The template is not rendered again.
+        /// How long it was waited for, in seconds.
         seconds: u64,
+    },
+    /// Renderings that were given up still run, so that no other is begun: it may be in a while.
+    Stuck {
+        /// How many.
+        renderings: usize,
     },
     /// A message is not a JSON object.
     NotAnObject {
@@ -75,8 +80,13 @@ impl fmt::Display for Error {
             }
             Self::TooDeep { line } => write!(f, "the chat template nests too deeply{}", at(line)),
             Self::TooSlow { seconds } => {
-                write!(f, "the chat template was not done after {seconds} s; it is not rendered again")
+                write!(f, "the chat template was not done after {seconds} s")
             }
+            Self::Stuck { renderings } => write!(
+                f,
+                "the chat template is not rendered now: {renderings} renderings that were given up still run, the most \
+                 that are allowed"
+            ),
             Self::NotAnObject { index, found } => {
                 write!(f, "message {index} is {found}, expected an object with a role and a content")
             }

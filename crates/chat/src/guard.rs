@@ -274,9 +274,13 @@ impl<R: Fn(&Inputs) -> Result<String, Error>> Search<'_, R> {
     fn try_places(&mut self, places: &HashSet<Place>) -> Result<Option<String>, Error> {
         self.left = self.left.checked_sub(1).ok_or(Error::Ambiguous { renderings: MAX_RENDERINGS })?;
         let guarded = self.inputs.map_strings(&mut |number, text| self.stand_ins.apply(text, places, number));
-        // An error is one more way in which a template tells that it looked.
-        let rendered = (self.render)(&guarded).ok();
-        Ok(rendered.filter(|rendered| self.stand_ins.undo(rendered) == self.text))
+        match (self.render)(&guarded) {
+            Ok(rendered) => Ok(Some(rendered).filter(|rendered| self.stand_ins.undo(rendered) == self.text)),
+            // This tells nothing about the places.
+            Err(error @ (Error::TooSlow { .. } | Error::Stuck { .. })) => Err(error),
+            // An error is one more way in which a template tells that it looked.
+            Err(_) => Ok(None),
+        }
     }
 }
 

@@ -1,8 +1,9 @@
+use std::cell::Cell;
 use std::io;
 use std::ops::Range;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, mpsc};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use minijinja::{Environment, ErrorKind, Value};
 use serde_json::{Map, Value as Json};
@@ -24,9 +25,16 @@ const OUTPUT_PER_BYTE: usize = 8;
 /// Names under which a message carries its reasoning; the first is the one that templates read.
 const REASONING: [&str; 3] = ["reasoning_content", "thinking", "reasoning"];
 
-/// Time for one rendering. Nearly all work is counted, and the budget ends it long before; but when two lists are
+/// Time for a conversation. Nearly all work is counted, and the budget ends it long before; but when two lists are
 /// compared, the engine asks nobody, and lists whose parts are shared take time without end.
 const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Parts that time is counted in. While the whole process is stopped (by a signal, or with its container) time passes for
+/// nobody; it shall cost no more than the part in which that happened.
+const PARTS: u32 = 60;
+
+/// Renderings that were given up and may still run, each of which takes a processor: beyond, none is begun.
+const MAX_RUNAWAYS: usize = 4;
 
 /// A chat template, compiled.
 #[derive(Debug)]
@@ -35,8 +43,10 @@ pub struct Template {
     source: String,
     /// [`PATIENCE`], but in tests.
     patience: Duration,
-    /// A rendering was given up, and its thread may still run: there shall be no second one.
-    stuck: AtomicBool,
+    /// Renderings that were given up and still run.
+    runaways: Arc<AtomicUsize>,
+    /// [`MAX_RUNAWAYS`], but in tests.
+    max_runaways: usize,
 }
 
 /// What was said so far, and the tools that the model may call.
@@ -99,7 +109,13 @@ impl Template {
         let source = source::prepare(source);
         let environment = on_deep_stack(|| environment::compile(source.clone()))
             .map_err(|e| Error::Syntax { line: e.line().unwrap_or(0), message: describe(&e) })?;
-        Ok(Self { environment, source, patience: PATIENCE, stuck: AtomicBool::new(false) })
+        let runaways = Arc::default();
+        Ok(Self { environment, source, patience: PATIENCE, runaways, max_runaways: MAX_RUNAWAYS })
+    }
+
+    /// Whether no conversation is rendered for now, since too many were given up and still take processors.
+    pub fn is_stuck(&self) -> bool {
+        self.runaways.load(Ordering::SeqCst) >= self.max_runaways
     }
 
     /// Renders a conversation.
@@ -112,27 +128,36 @@ impl Template {
     ///
     /// # Errors
     /// [`Error::Raised`] if the template refuses the conversation, [`Error::Failed`] if it fails, as it would in
-    /// Python; [`Error::OutOfFuel`], [`Error::TooLong`], [`Error::TooDeep`] and [`Error::TooSlow`] if it does not behave;
-    /// [`Error::NotAnObject`] and [`Error::Empty`] for what is no conversation.
+    /// Python; [`Error::OutOfFuel`], [`Error::TooLong`], [`Error::TooDeep`] and [`Error::TooSlow`] if it does not behave, and
+    /// [`Error::Stuck`] after several of the last; [`Error::NotAnObject`] and [`Error::Empty`] for what is no conversation.
     pub fn render(&self, conversation: &Conversation, options: &RenderOptions) -> Result<Rendered, Error> {
         let inputs = Inputs::new(conversation, options)?;
         let now = options.now.unwrap_or_else(LocalTime::now);
-        let render = |inputs: &Inputs| self.render_once(inputs, options, now);
+        let left = Cell::new(self.patience);
+        let render = |inputs: &Inputs| self.render_once(inputs, options, now, &left);
         guard::render(&inputs, &self.source, &options.control_tokens, render)
     }
 
-    fn render_once(&self, inputs: &Inputs, options: &RenderOptions, now: LocalTime) -> Result<String, Error> {
+    /// Renders in the time that is `left`, which gets less.
+    fn render_once(
+        &self,
+        inputs: &Inputs,
+        options: &RenderOptions,
+        now: LocalTime,
+        left: &Cell<Duration>,
+    ) -> Result<String, Error> {
+        if self.is_stuck() {
+            return Err(Error::Stuck { renderings: self.max_runaways });
+        }
         let too_slow = || Error::TooSlow { seconds: self.patience.as_secs() };
-        if self.stuck.load(Ordering::Relaxed) {
+        if left.get().is_zero() {
             return Err(too_slow());
         }
         // The thread may outlive this call, so it has everything to itself.
         let (environment, inputs, options) = (self.environment.clone(), inputs.clone(), options.clone());
         let work = move || render_here(environment.clone(), &inputs, &options, now);
-        on_deep_stack_within(self.patience, work).unwrap_or_else(|| {
-            self.stuck.store(true, Ordering::Relaxed);
-            Err(too_slow())
-        })
+        let part = self.patience / PARTS;
+        on_deep_stack_within(left, part, &self.runaways, work).unwrap_or_else(|| Err(too_slow()))
     }
 }
 
@@ -181,21 +206,37 @@ fn on_deep_stack<T: Send>(work: impl Fn() -> T + Sync) -> T {
     })
 }
 
-/// The same, but waits no longer than `patience` for the result: then the thread is left to itself.
+/// The same, but waits no longer than the time that is `left`: then the thread is left to itself, and is one of the
+/// `runaways` for as long as it runs.
 fn on_deep_stack_within<T: Send + 'static>(
-    patience: Duration,
+    left: &Cell<Duration>,
+    part: Duration,
+    runaways: &Arc<AtomicUsize>,
     work: impl Fn() -> T + Send + Sync + 'static,
 ) -> Option<T> {
     let work = Arc::new(work);
     for stack in [STACK, STACK / 16] {
         let (result, waiting) = mpsc::sync_channel(1);
+        let over = Arc::new(AtomicBool::new(false));
+        let ending = Ending { over: Arc::clone(&over), runaways: Arc::clone(runaways) };
         let task = Arc::clone(&work);
         let builder = std::thread::Builder::new().name("template".into()).stack_size(stack);
-        // Nobody waits any more where sending fails.
-        let Ok(thread) = builder.spawn(move || drop(result.send(task()))) else { continue };
-        return match waiting.recv_timeout(patience) {
+        let thread = builder.spawn(move || {
+            let _ending = ending;
+            // Nobody waits any more where sending fails.
+            let _ = result.send(task());
+        });
+        let Ok(thread) = thread else { continue };
+        return match wait(&waiting, left, part) {
             Ok(result) => Some(result),
-            Err(mpsc::RecvTimeoutError::Timeout) => None,
+            Err(mpsc::RecvTimeoutError::Timeout) => {
+                runaways.fetch_add(1, Ordering::SeqCst);
+                if over.swap(true, Ordering::SeqCst) {
+                    // It has just ended.
+                    runaways.fetch_sub(1, Ordering::SeqCst);
+                }
+                waiting.try_recv().ok()
+            }
             Err(mpsc::RecvTimeoutError::Disconnected) => {
                 let panic = thread.join().expect_err("a thread that sends nothing has panicked");
                 std::panic::resume_unwind(panic)
@@ -203,6 +244,37 @@ fn on_deep_stack_within<T: Send + 'static>(
         };
     }
     Some(work())
+}
+
+/// Waits for a message no longer than the time that is `left`, part by part.
+fn wait<T>(
+    waiting: &mpsc::Receiver<T>,
+    left: &Cell<Duration>,
+    part: Duration,
+) -> Result<T, mpsc::RecvTimeoutError> {
+    loop {
+        let (start, part) = (Instant::now(), part.min(left.get()));
+        let received = waiting.recv_timeout(part);
+        left.set(left.get() - start.elapsed().min(part));
+        if !matches!(received, Err(mpsc::RecvTimeoutError::Timeout)) || left.get().is_zero() {
+            return received;
+        }
+    }
+}
+
+/// Takes note at its end that a rendering is over, whether somebody waits for it or not.
+struct Ending {
+    /// Set by the rendering that ends and by whoever gives it up; the second of them knows of both.
+    over: Arc<AtomicBool>,
+    runaways: Arc<AtomicUsize>,
+}
+
+impl Drop for Ending {
+    fn drop(&mut self) {
+        if self.over.swap(true, Ordering::SeqCst) {
+            self.runaways.fetch_sub(1, Ordering::SeqCst);
+        }
+    }
 }
 
 /// Everything that comes from the caller, in the form that templates see.
@@ -345,24 +417,65 @@ mod tests {
         {% for i in range(40) %}{% set ns.a = [ns.a, ns.a] %}{% set ns.b = [ns.b, ns.b] %}{% endfor %}\
         {{ ns.a == ns.b }}";
 
+    fn conversation(text: &str) -> Conversation {
+        Conversation { messages: vec![json!({"role": "user", "content": text})], tools: None }
+    }
+
     #[test]
-    fn a_comparison_without_end_is_given_up_once() {
+    fn a_comparison_without_end_is_given_up_and_others_are_not_begun() {
         let mut template = Template::new(ENDLESS).unwrap();
-        template.patience = Duration::from_secs(2);
-        let conversation =
-            Conversation { messages: vec![json!({"role": "user", "content": "hi"})], tools: None };
+        (template.patience, template.max_runaways) = (Duration::from_secs(2), 1);
         let start = Instant::now();
+        let error = template.render(&conversation("hi"), &RenderOptions::default()).unwrap_err();
+        assert_eq!(error, Error::TooSlow { seconds: 2 });
         for _ in 0..100 {
-            // After the first, no further thread is started.
-            let error = template.render(&conversation, &RenderOptions::default()).unwrap_err();
-            assert_eq!(error, Error::TooSlow { seconds: 2 });
+            assert!(template.is_stuck());
+            let error = template.render(&conversation("hi"), &RenderOptions::default()).unwrap_err();
+            assert_eq!(error, Error::Stuck { renderings: 1 });
         }
         assert!(start.elapsed() < Duration::from_secs(60), "{:?}", start.elapsed());
     }
 
     #[test]
+    fn a_late_rendering_leaves_the_template_as_it_was() {
+        let steps = |steps: u32| ENDLESS.replace("40", &steps.to_string());
+        let source = format!("{{% if messages[0].content == 'slow' %}}{}{{% endif %}}ok", steps(20));
+        let mut template = Template::new(&source).unwrap();
+        (template.patience, template.max_runaways) = (Duration::from_millis(1), 1);
+        let error = template.render(&conversation("slow"), &RenderOptions::default()).unwrap_err();
+        assert_eq!(error, Error::TooSlow { seconds: 0 });
+        let start = Instant::now();
+        while template.is_stuck() {
+            assert!(start.elapsed() < Duration::from_secs(100), "it does not end");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        template.patience = PATIENCE;
+        let rendered = template.render(&conversation("quick"), &RenderOptions::default()).unwrap();
+        assert_eq!((&*rendered.text, template.is_stuck()), ("ok", false));
+    }
+
+    #[test]
+    fn a_conversation_has_its_time_for_all_of_its_renderings() {
+        let (left, part) = (Cell::new(Duration::from_millis(40)), Duration::from_millis(10));
+        let (sender, waiting) = mpsc::channel();
+        sender.send(1).unwrap();
+        assert_eq!(wait(&waiting, &left, part), Ok(1));
+        assert!(left.get() > Duration::from_millis(20), "at most one part: {left:?}");
+        assert_eq!(wait(&waiting, &left, part), Err(mpsc::RecvTimeoutError::Timeout));
+        assert_eq!(left.get(), Duration::ZERO);
+        let template = Template::new("{{ messages[0].content }}").unwrap();
+        let inputs = Inputs::new(&conversation("hi"), &RenderOptions::default()).unwrap();
+        let rendered = template.render_once(&inputs, &RenderOptions::default(), LocalTime::now(), &left);
+        assert_eq!(rendered, Err(Error::TooSlow { seconds: 60 }));
+    }
+
+    #[test]
     fn a_panic_of_a_template_is_the_callers() {
-        let panic = std::panic::catch_unwind(|| on_deep_stack_within(PATIENCE, || panic!("words")));
+        let left = Cell::new(PATIENCE);
+        let runaways = Arc::default();
+        let panic = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            on_deep_stack_within(&left, PATIENCE, &runaways, || panic!("words"))
+        }));
         assert_eq!(panic.unwrap_err().downcast_ref(), Some(&"words"));
     }
 }

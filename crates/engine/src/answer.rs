@@ -86,7 +86,9 @@ impl Answer {
     /// What of a row of logits, one for each of `vocabulary`, the next token depends on, and what is told of it; also after
     /// `guessed` more tokens.
     pub fn needed(&self, vocabulary: usize, guessed: usize) -> Needed {
-        let free = self.constraint.is_none() && self.options.logprobs.is_none();
+        // Rows that stand for no token could be among the highest.
+        let padded = vocabulary > self.tokenizer.vocab_size();
+        let free = self.constraint.is_none() && self.options.logprobs.is_none() && !padded;
         let highest = if free { self.sampler.highest_needed(vocabulary, guessed) } else { None };
         highest.map_or(Needed::All, Needed::Highest)
     }
@@ -106,6 +108,8 @@ impl Answer {
     }
 
     fn sample(&mut self, logits: &[f32], last: bool) -> Result<(Token, String), Error> {
+        // A matrix may have more rows than there are tokens, to be of a convenient size.
+        let logits = &logits[..self.tokenizer.vocab_size().min(logits.len())];
         let row = match &mut self.constraint {
             None => logits,
             Some(constraint) => {

@@ -54,7 +54,7 @@ pub use batching::{
     BatchEngine, BatchEvent, BatchOptions, EmbedRequest, EmbedSink, Events, Phase, Request, RequestHandle,
     Sink, Slot, Stats,
 };
-pub use constraint::Constraint;
+pub use constraint::{AfterText, Constraint};
 pub use device::{Device, Gpus};
 pub use embedding::Pooling;
 pub use error::Error;
@@ -66,7 +66,7 @@ pub use memory::{MemoryNeed, readable};
 pub use placement::Split;
 pub use score::{Perplexity, PerplexityOptions};
 pub use sequence::Sequence;
-pub use setup::DEFAULT_CONTEXT;
+pub use setup::{DEFAULT_CONTEXT, cache_tokens_within};
 pub use traffic::read_bandwidth;
 
 pub use cpu::Activations;

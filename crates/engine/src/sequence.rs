@@ -105,8 +105,9 @@ impl Sequence {
             let first_seen = (group.first_seen(len) / page_len).min(table.len());
             let mut old = 0;
             let mut take = |table: &mut Vec<i32>, held: &mut usize, pool: &mut PagePool| {
-                // Past its share, a sequence first gives up what it no longer sees: the rest is for others.
-                while *held >= pool.share() && old < first_seen {
+                // Past its share, or where nothing is free, a sequence first gives up what it no longer sees: the rest is
+                // for others.
+                while (*held >= pool.share() || pool.free() == 0) && old < first_seen {
                     let page = std::mem::replace(&mut table[old], NO_PAGE);
                     old += 1;
                     if page != NO_PAGE {
@@ -231,6 +232,13 @@ mod tests {
         let first = sequence_of(100, &[LOCAL], &mut pools);
         let second = sequence_of(12, &[LOCAL], &mut pools);
         assert_eq!((first.len(), second.len(), pools[0].free()), (100, 12, 0));
+    }
+
+    #[test]
+    fn a_windowed_sequence_gives_up_what_it_no_longer_sees_where_nothing_is_free() {
+        let mut pools = [PagePool::new(9, 4)];
+        let sequence = sequence_of(40, &[LOCAL], &mut pools);
+        assert_eq!((sequence.len(), pools[0].free()), (40, 0));
     }
 
     #[test]

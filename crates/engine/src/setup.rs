@@ -6,7 +6,7 @@ use crate::memory::Need;
 use crate::pages::PagePool;
 use crate::{Error, LoadOptions};
 use cpu::Activations;
-use graph::{CacheParams, DType, GraphError, GraphParams, Participation};
+use graph::{CacheGroup, CacheParams, DType, GraphError, GraphParams, Participation};
 use models::Model;
 
 /// Tokens per KV page.
@@ -58,25 +58,11 @@ impl Setup {
         let batch_size = options.batch.min(context);
         let max_pages = context.div_ceil(PAGE_LEN);
         let groups = model.cache_groups();
-        let shares: Vec<usize> = groups
+        let shares: Vec<usize> = groups.iter().map(|group| share(group, context, batch_size)).collect();
+        let pages = groups
             .iter()
-            .map(|group| match group.window {
-                Some(window) => {
-                    window.saturating_add(batch_size + WINDOW_SLACK).div_ceil(PAGE_LEN).saturating_add(1)
-                }
-                None => max_pages,
-            })
-            .map(|pages| pages.min(max_pages))
-            .collect();
-        let pages = groups.iter().zip(&shares).map(|(group, &share)| {
-            let all = share.saturating_mul(options.sequences);
-            match options.cache_tokens {
-                // A windowed group needs no more than its sequences' shares.
-                Some(tokens) if group.window.is_some() => all.min(tokens.div_ceil(PAGE_LEN)).max(share),
-                Some(tokens) => tokens.div_ceil(PAGE_LEN),
-                None => all,
-            }
-        });
+            .zip(&shares)
+            .map(|(group, &share)| pages(group, share, options.sequences, options.cache_tokens));
         let cache =
             CacheParams { key: cache_type, value: cache_type, page_len: PAGE_LEN, pages: pages.collect() };
         let sequences = options.sequences;
@@ -123,6 +109,55 @@ impl Setup {
         let sequences = self.sequences.min(self.batch_size);
         Need::of(&model.graph(&self.params(self.batch_size, sequences, sequences, &participation))?)
     }
+}
+
+/// Pages that a sequence can count on in a group.
+fn share(group: &CacheGroup, context: usize, batch_size: usize) -> usize {
+    let max_pages = context.div_ceil(PAGE_LEN);
+    let pages = group.window.map_or(max_pages, |window| {
+        window.saturating_add(batch_size + WINDOW_SLACK).div_ceil(PAGE_LEN).saturating_add(1)
+    });
+    pages.min(max_pages)
+}
+
+/// Pages of a group for so many sequences, which have `tokens` together or else a whole context each.
+fn pages(group: &CacheGroup, share: usize, sequences: usize, tokens: Option<usize>) -> usize {
+    let all = share.saturating_mul(sequences);
+    match tokens {
+        // A windowed group needs no more than its sequences' shares.
+        Some(tokens) if group.window.is_some() => all.min(tokens.div_ceil(PAGE_LEN)).max(share),
+        Some(tokens) => tokens.div_ceil(PAGE_LEN),
+        None => all,
+    }
+}
+
+/// Most tokens, up to `most`, for [`LoadOptions::cache_tokens`] with which the KV cache of `options` takes no more than
+/// `bytes`: 0 where not even the windows of [`LoadOptions::sequences`] do. The type of its elements is that of the
+/// options, else f16.
+pub fn cache_tokens_within(model: &Model, options: &LoadOptions, bytes: usize, most: usize) -> usize {
+    let context = options.context.unwrap_or(model.context_length().min(DEFAULT_CONTEXT));
+    let element = options.cache.unwrap_or(DType::F16);
+    let row = |columns| element.row_bytes(columns).unwrap_or(0);
+    let groups = model.cache_groups();
+    let mut token = vec![0; groups.len()];
+    for (group, key, value) in model.cache_cols() {
+        token[usize::from(group.0)] += row(key) + row(value);
+    }
+    let cost = |tokens| {
+        let costs = groups.iter().zip(&token).map(|(group, token)| {
+            let share = share(group, context, options.batch.min(context));
+            let pages = pages(group, share, options.sequences, Some(tokens));
+            pages.saturating_mul(PAGE_LEN).saturating_mul(*token)
+        });
+        costs.fold(0, usize::saturating_add)
+    };
+    // The cost grows with the tokens: the last number of tokens that fits is between these.
+    let (mut fits, mut too_many) = (0, most.saturating_add(1));
+    while fits + 1 < too_many {
+        let middle = fits + (too_many - fits) / 2;
+        if cost(middle) <= bytes { fits = middle } else { too_many = middle }
+    }
+    fits
 }
 
 fn check_options(

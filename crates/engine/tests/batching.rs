@@ -13,7 +13,11 @@ use std::time::{Duration, Instant};
 use tiny::{Tiny, TinyFile, VOCABULARY};
 
 fn file(name: &str) -> TinyFile {
-    TinyFile::new(&format!("batching-{name}"), Tiny::default())
+    file_of(name, None)
+}
+
+fn file_of(name: &str, window: Option<u32>) -> TinyFile {
+    TinyFile::new(&format!("batching-{name}"), Tiny { window, ..Tiny::default() })
 }
 
 fn load(name: &str, options: &LoadOptions) -> Engine {
@@ -139,6 +143,67 @@ fn sequences_that_outgrow_the_cache_wait_and_answer_the_same() {
 }
 
 #[test]
+fn long_sequences_of_a_windowed_model_run_at_the_same_time() {
+    let file = file_of("window", Some(20));
+    let load = LoadOptions { context: Some(2048), batch: 32, ..LoadOptions::default() };
+    // The windows of each sequence, with the batch and what can be cut back: ten pages of 64 tokens, less than a prompt.
+    let sequences = 4;
+    let cache = LoadOptions { sequences, cache_tokens: Some(4 * 2048), ..load.clone() };
+    let engine = BatchEngine::start(file.load(&cache).unwrap(), BatchOptions::default()).unwrap();
+    assert_eq!(engine.stats().pages_total, sequences * 10);
+    let cases: Vec<_> =
+        (0..sequences as u32).map(|seed| (prompt(seed, 1200), sampled(seed.into(), 100))).collect();
+    let (sender, receiver) = channel();
+    let handles = cases.iter().enumerate().map(|(case, (prompt, options))| {
+        let sender = sender.clone();
+        let sink = move |event| {
+            sender.send((case, event)).unwrap();
+            ControlFlow::Continue(())
+        };
+        engine.submit(Request::new(prompt.clone(), options.clone()), Box::new(sink)).unwrap()
+    });
+    let handles: Vec<_> = handles.collect();
+    drop(sender);
+    let mut answers = vec![Vec::new(); sequences];
+    let mut begun_together = true;
+    for (case, event) in receiver {
+        match event {
+            BatchEvent::Token { token, .. } => answers[case].push(token.id),
+            BatchEvent::Finished { .. } => begun_together &= answers.iter().all(|tokens| !tokens.is_empty()),
+            BatchEvent::Started { .. } => {}
+            BatchEvent::Failed(error) => panic!("{error}"),
+        }
+    }
+    drop(handles);
+    assert!(begun_together, "some waited for others to end");
+    let mut single = file.load(&load).unwrap();
+    for (tokens, (prompt, options)) in answers.iter().zip(&cases) {
+        assert_eq!(*tokens, alone(&mut single, prompt, options.clone()));
+    }
+    assert_eq!(engine.stats().preemptions, 0);
+}
+
+#[test]
+fn windows_count_in_the_memory_of_a_cache() {
+    let bytes = |model: &models::Model, sequences, bytes| {
+        let options = LoadOptions { context: Some(2048), batch: 32, sequences, ..LoadOptions::default() };
+        engine::cache_tokens_within(model, &options, bytes, 8192)
+    };
+    let of = |window| file_of("memory", window).load(&LoadOptions::default()).unwrap();
+    // Keys and values of 32 columns in f16.
+    let token = 2 * 2 * tiny::HIDDEN;
+    let full = of(None);
+    assert_eq!(bytes(full.model(), 4, 4096 * token), 4096);
+    assert_eq!(bytes(full.model(), 4, usize::MAX), 8192);
+    assert_eq!(bytes(full.model(), 4, 63 * token), 0);
+    // Windows of ten pages for each sequence, and no more however many tokens there are.
+    let windowed = of(Some(20));
+    assert_eq!(bytes(windowed.model(), 4, 40 * 64 * token), 8192);
+    assert_eq!(bytes(windowed.model(), 4, 39 * 64 * token), 39 * 64);
+    assert_eq!(bytes(windowed.model(), 4, 9 * 64 * token), 0);
+}
+
+#[test]
 fn answers_to_one_prompt_share_it_and_are_those_of_the_seeds_after_the_first() {
     let mut single = load("choices-1", &LoadOptions::default());
     let engine = start("choices", BatchOptions::default());
@@ -255,6 +320,23 @@ fn what_cannot_be_is_refused_at_once() {
     drop(held);
     wait_for(&engine, "room", |_| engine.load() == 0);
     assert_eq!(generate(&engine, prompt(1, 4), sampled(1, 4)).tokens[0].len(), 4);
+}
+
+#[test]
+fn rows_of_logits_that_stand_for_no_token_are_never_chosen() {
+    let tokens = 40;
+    let file = TinyFile::new("batching-padded", Tiny { tokens, ..Tiny::default() });
+    let mut single = file.load(&LoadOptions::default()).unwrap();
+    let engine = BatchEngine::start(file.load(&LoadOptions::default()).unwrap(), BatchOptions::default());
+    let engine = engine.unwrap();
+    let prompt: Vec<u32> = (0..20).collect();
+    let logprobs = GenerateOptions { logprobs: Some(2), ..sampled(1, 100) };
+    for options in [greedy(100), sampled(1, 100), logprobs] {
+        let answer = generate(&engine, prompt.clone(), options.clone());
+        assert_eq!((answer.tokens[0].len(), answer.failed), (100, None));
+        assert!(answer.tokens[0].iter().all(|&id| (id as usize) < tokens), "{:?}", answer.tokens);
+        assert_eq!(answer.tokens[0], alone(&mut single, &prompt, options));
+    }
 }
 
 #[test]

@@ -26,6 +26,9 @@ use tokio::sync::{Notify, Semaphore};
 /// Grammars that are compiled at a time.
 const COMPILERS: usize = 2;
 
+/// Longest time to wait until a request is read, beside those that are being read.
+const PREPARE_WAIT: Duration = Duration::from_secs(10);
+
 type Result = std::result::Result<Response<Body>, ApiError>;
 type PathResult = std::result::Result<Path<String>, PathRejection>;
 
@@ -159,8 +162,9 @@ async fn chat_completions(
     let (request, params, prompt) = prepare(&app, request, chat::read).await?;
     let request = engine::Request { name: id.0, ..request };
     let tokens = request.prompt.len();
-    let requests = constrain(&app, prompt.form, vec![request]).await?;
+    let mut requests = constrain(&app, prompt.form, vec![request]).await?;
     let model = app.accepting()?;
+    prompt.reading.after_reasoning(&mut requests, model);
     let reply = Reply::new(Kind::Chat(prompt.reading), model, &params, 1, tokens);
     let run = Run::start(&app, &model.engine, requests, reply, "messages")?;
     if params.stream { Ok(run.stream()) } else { run.whole().await }
@@ -194,8 +198,9 @@ async fn create_response(
     let (request, params, prompt, asked) = prepare(&app, request, read).await?;
     let request = engine::Request { name: id.0, ..request };
     let tokens = request.prompt.len();
-    let requests = constrain(&app, prompt.form, vec![request]).await.map_err(responses::renamed)?;
+    let mut requests = constrain(&app, prompt.form, vec![request]).await.map_err(responses::renamed)?;
     let model = app.accepting()?;
+    prompt.reading.after_reasoning(&mut requests, model);
     let reply = ResponseReply::new(&app, asked, prompt.reading, model, tokens);
     let run = Run::start(&app, &model.engine, requests, reply, "input")?;
     if params.stream { Ok(run.stream()) } else { run.whole().await }
@@ -299,7 +304,10 @@ async fn prepare<T: Send + 'static>(
 ) -> std::result::Result<T, ApiError> {
     app.accepting()?;
     let body = app.bodies.read(request, app.options.body_timeout).await?;
-    let turn = Arc::clone(&app.preparing).acquire_owned().await;
+    let turn = Arc::clone(&app.preparing).acquire_owned();
+    let turn = tokio::time::timeout(PREPARE_WAIT, turn)
+        .await
+        .map_err(|_| ApiError::unavailable("overloaded", "too many requests are being read", 1))?;
     let shared = Arc::clone(app);
     blocking(move || {
         // Kept to the end of the work, though the client may have left: work that nobody waits for takes processors too.
@@ -383,13 +391,15 @@ async fn gate(State(app): State<Arc<App>>, mut request: Request, next: Next) -> 
     request.extensions_mut().insert(RequestId(id.clone()));
     let mut response = match origin::check(&app, &request) {
         Err(error) => error.into_response(),
-        Ok(()) if origin.is_some() && method == Method::OPTIONS => origin::preflight(),
+        Ok(()) if origin.is_some() && method == Method::OPTIONS => origin::preflight(request.headers()),
         Ok(()) => next.run(request).await,
     };
     let headers = response.headers_mut();
     if let Some(origin) = origin {
         headers.insert(header::ACCESS_CONTROL_ALLOW_ORIGIN, origin);
         headers.insert(header::VARY, HeaderValue::from_static("origin"));
+        let exposed = HeaderValue::from_static("x-request-id, retry-after");
+        headers.insert(header::ACCESS_CONTROL_EXPOSE_HEADERS, exposed);
     }
     headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
     if let Ok(value) = HeaderValue::from_str(&id) {

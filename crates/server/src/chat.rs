@@ -4,10 +4,10 @@ use crate::error::ApiError;
 use crate::fields::{Fields, wrong_type};
 use crate::model::Model;
 use crate::params::{Form, IGNORED, MAX_TOP_LOGPROBS, Params};
-use crate::splitter::Splitter;
+use crate::splitter::{END_THINK, Splitter, THINK};
 use crate::tools::{ToolSyntax, Tools};
 use chat::{Conversation, Rendered};
-use engine::Request;
+use engine::{AfterText, Request};
 use grammar::Rule;
 use serde_json::{Map, Value, json};
 
@@ -42,6 +42,15 @@ impl Reading {
     /// A splitter for one answer.
     pub fn splitter(self) -> Splitter {
         Splitter::new(self.thinks, self.thinking, self.syntax, self.parallel)
+    }
+
+    /// Lets what requests' answers must be begin after the reasoning that the prompt has begun, if it has.
+    pub fn after_reasoning(self, requests: &mut [Request], model: &Model) {
+        for request in requests.iter_mut().filter(|_| self.thinking) {
+            let rule = request.constraint.take();
+            request.constraint =
+                rule.map(|rule| Box::new(AfterText::new(rule, END_THINK, model.tokenizer())) as _);
+        }
     }
 }
 
@@ -140,7 +149,7 @@ pub fn prompt(fields: &mut Fields, model: &Model) -> Result<Prompt> {
     options.extra = extra(fields)?;
     let constrained = tools.rule.is_some() || format.is_some();
     if constrained && model.thinks() && !options.extra.contains_key("enable_thinking") {
-        // A grammar is for the answer and has no place for reasoning.
+        // A grammar is for the answer. Templates that begin reasoning all the same get it after that.
         options.extra.insert("enable_thinking".into(), Value::Bool(false));
     }
     if tools.rule.is_some() && format.is_some() {
@@ -149,17 +158,25 @@ pub fn prompt(fields: &mut Fields, model: &Model) -> Result<Prompt> {
     }
     let has_tools = tools.definitions.is_some();
     let conversation = Conversation { messages, tools: tools.definitions };
-    let rendered = template.render(&conversation, &options).map_err(|error| {
-        ApiError::field("messages", "invalid_value", format!("Invalid 'messages': {error}."))
-    })?;
+    let rendered = template.render(&conversation, &options).map_err(|error| not_rendered(&error))?;
     let reading = Reading {
         thinks: model.thinks(),
-        thinking: model.thinks() && rendered.text.trim_end().ends_with("<think>"),
+        thinking: model.thinks() && rendered.text.trim_end().ends_with(THINK),
         syntax: tools.syntax,
         parallel: tools.parallel,
     };
     let form = tools.rule.map(|rule| Form { rule, field: "tools" }).or(format);
     Ok(Prompt { rendered, reading, form, has_tools })
+}
+
+/// Why there is no prompt: mostly because of the conversation.
+fn not_rendered(error: &chat::Error) -> ApiError {
+    match error {
+        chat::Error::TooSlow { .. } | chat::Error::Stuck { .. } => {
+            ApiError::unavailable("template_timeout", error.to_string(), 10)
+        }
+        _ => ApiError::field("messages", "invalid_value", format!("Invalid 'messages': {error}.")),
+    }
 }
 
 fn response_format(fields: &mut Fields) -> Result<Option<Form>> {
@@ -323,4 +340,19 @@ fn tool_calls(fields: &mut Fields) -> Result<Option<Vec<Value>>> {
         Ok(json!({"id": id, "type": "function", "function": {"name": name, "arguments": arguments}}))
     };
     calls.into_iter().enumerate().map(call).collect::<Result<_>>().map(Some)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_template_that_takes_too_long_is_not_the_clients_fault() {
+        for error in [chat::Error::TooSlow { seconds: 60 }, chat::Error::Stuck { renderings: 4 }] {
+            let error = not_rendered(&error);
+            assert_eq!((error.status.as_u16(), error.retry_after), (503, Some(10)));
+        }
+        let error = not_rendered(&chat::Error::Raised("no".into()));
+        assert_eq!((error.status.as_u16(), error.param.as_deref()), (400, Some("messages")));
+    }
 }

@@ -39,6 +39,7 @@ pub fn health(app: &App) -> (StatusCode, Value) {
     let (status, state) = match (&stopped, app.loaded()) {
         (Some(_), _) => (StatusCode::SERVICE_UNAVAILABLE, "failed"),
         _ if app.is_draining() => (StatusCode::SERVICE_UNAVAILABLE, "draining"),
+        (None, Some(model)) if model.is_stuck() => (StatusCode::SERVICE_UNAVAILABLE, "stuck"),
         (None, None) => (StatusCode::SERVICE_UNAVAILABLE, "loading"),
         (None, Some(_)) => (StatusCode::OK, "ok"),
     };

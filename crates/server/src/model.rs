@@ -95,6 +95,11 @@ impl Model {
         self.tool_format.as_ref().filter(|_| tools).or(self.format.as_ref())
     }
 
+    /// Whether conversations are refused for now, since renderings of a template do not end.
+    pub(crate) fn is_stuck(&self) -> bool {
+        self.format.iter().chain(&self.tool_format).any(ChatFormat::is_stuck)
+    }
+
     /// How the model writes a call of a tool, if its template has a place for tools.
     pub(crate) fn tool_syntax(&self) -> Option<ToolSyntax> {
         self.format(true).and_then(|format| ToolSyntax::of_template(format.source()))

@@ -69,12 +69,14 @@ pub fn allowed(origins: &[String], headers: &HeaderMap) -> Option<HeaderValue> {
     origins.iter().any(|allowed| allowed == "*" || allowed == text).then(|| origin.clone())
 }
 
-/// The answer to a browser that asks before it sends a page's request.
-pub fn preflight() -> Response<Body> {
+/// The answer to a browser that asks before it sends a page's request. Any header may be sent: clients have their own
+/// (`x-stainless-...`), and what an allowed origin sends needs no other protection.
+pub fn preflight(asked: &HeaderMap) -> Response<Body> {
     let mut response = Response::new(Body::empty());
     *response.status_mut() = StatusCode::NO_CONTENT;
     let headers = response.headers_mut();
-    let allow = HeaderValue::from_static("authorization, content-type, x-request-id");
+    let allow = asked.get(header::ACCESS_CONTROL_REQUEST_HEADERS).cloned();
+    let allow = allow.unwrap_or(HeaderValue::from_static("authorization, content-type, x-request-id"));
     headers.insert(header::ACCESS_CONTROL_ALLOW_HEADERS, allow);
     headers
         .insert(header::ACCESS_CONTROL_ALLOW_METHODS, HeaderValue::from_static("GET, POST, DELETE, OPTIONS"));

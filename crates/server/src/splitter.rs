@@ -2,8 +2,10 @@
 
 use crate::tools::{CallPart, CallReader, ToolSyntax};
 
-const THINK: &str = "<think>";
-const END_THINK: &str = "</think>";
+/// What a model writes when it begins to think.
+pub const THINK: &str = "<think>";
+/// What it writes when it has thought.
+pub const END_THINK: &str = "</think>";
 
 /// A piece of an answer.
 #[derive(Debug, PartialEq, Eq)]

@@ -4,7 +4,7 @@ use crate::args::{BatchingArgs, ListenArgs, LogArg, ServeArgs};
 use crate::error::{Error, Result};
 use crate::output::Output;
 use crate::{input, interrupt, load};
-use engine::{BatchOptions, DEFAULT_CONTEXT, DType, LoadOptions};
+use engine::{BatchOptions, DEFAULT_CONTEXT, LoadOptions, cache_tokens_within};
 use gguf::File;
 use hub::Spec;
 use server::{LogFormat, Model, ModelOptions, Server, ServerOptions, init_logs};
@@ -29,7 +29,10 @@ pub fn run(args: &ServeArgs, output: &Output) -> Result<()> {
     // Before the model: whoever starts it learns at once that the port is taken, and probes that it is loading.
     let server = Server::bind(listen_options(&args.listen))?;
     let path = load::resolve(&args.model, output)?;
-    let options = LoadOptions { cache_tokens: Some(cache_tokens(args, &path)?), ..args.load.options() };
+    // Each layer with a window needs the pages of as many windows as there are sequences.
+    let options = LoadOptions { sequences: batch.parallel, ..args.load.options() };
+    let cache_tokens = cache_tokens(args, &options, &path)?;
+    let options = LoadOptions { cache_tokens: Some(cache_tokens), ..options };
     let engine = load::engine_of(&args.model, &args.load, options, output)?;
     let mut names = names(args, &path).into_iter();
     let options =
@@ -75,25 +78,18 @@ fn names(args: &ServeArgs, path: &Path) -> Vec<String> {
 
 /// Tokens of the KV cache: as many as asked for, or four contexts, fewer where a quarter of the memory that the weights
 /// leave does not hold them, and always one.
-fn cache_tokens(args: &ServeArgs, path: &Path) -> Result<usize> {
+fn cache_tokens(args: &ServeArgs, options: &LoadOptions, path: &Path) -> Result<usize> {
     if let Some(tokens) = args.batching.cache_tokens {
         return Ok(tokens);
     }
     let file = File::open(path)?;
     let model = models::Model::load(&file)
         .map_err(|source| Error::Engine(engine::Error::Model { path: path.to_path_buf(), source }))?;
-    let context = args.load.ctx.unwrap_or(model.context_length().min(DEFAULT_CONTEXT));
-    let element = args.load.options().cache.unwrap_or(DType::F16);
-    let bytes = |cols| element.row_bytes(cols).unwrap_or(0);
-    let full = model.cache_cols().filter(|(group, ..)| {
-        model.cache_groups().get(usize::from(group.0)).is_some_and(|group| group.window.is_none())
-    });
-    let token: usize = full.map(|(_, key, value)| bytes(key) + bytes(value)).sum();
+    let context = options.context.unwrap_or(model.context_length().min(DEFAULT_CONTEXT));
     let weights: u64 = std::fs::metadata(path).map_or(0, |metadata| metadata.len());
-    let room = available_memory().map_or(usize::MAX, |bytes| {
-        usize::try_from(bytes.saturating_sub(weights) / 4).unwrap_or(usize::MAX) / token.max(1)
-    });
-    Ok(context.saturating_mul(4).min(room).max(context))
+    let room = available_memory()
+        .map_or(usize::MAX, |bytes| usize::try_from(bytes.saturating_sub(weights) / 4).unwrap_or(usize::MAX));
+    Ok(cache_tokens_within(&model, options, room, context.saturating_mul(4)).max(context))
 }
 
 /// Bytes that can be had without swapping, where the system tells.

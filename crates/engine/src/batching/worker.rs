@@ -302,8 +302,8 @@ impl Worker {
         }
     }
 
-    /// Whether there are pages for the whole of a sequence's tokens and one page more for each sequence, when what
-    /// the others have still to fill in is set aside. Pages of finished prefixes and of texts that become vectors count as
+    /// Whether there are pages for the whole of a sequence's tokens and one page more for each sequence, within its share,
+    /// when what the others have still to fill in is set aside. Pages of finished prefixes and of texts that become vectors count as
     /// free.
     fn fits(&self, choice: &Choice) -> bool {
         let all = || self.running.iter().chain([choice]);
@@ -311,10 +311,10 @@ impl Worker {
             let held = self.engine.pages_held(group, all().map(|choice| &choice.sequence));
             let missing: usize = all()
                 .map(|choice| {
-                    let pages =
-                        choice.tokens.len().div_ceil(self.engine.setup.cache.page_len).min(pool.share());
+                    let (pages, width) =
+                        (choice.tokens.len().div_ceil(self.engine.setup.cache.page_len), choice.width());
                     let own = self.engine.pages_held(group, [&choice.sequence].into_iter());
-                    pages.saturating_sub(own) + choice.width()
+                    (pages + width).min(pool.share().saturating_mul(width)).saturating_sub(own)
                 })
                 .sum();
             held + missing <= pool.total()
@@ -336,11 +336,13 @@ impl Worker {
                 let most = self.options.lookup_tokens.min(room).min(choice.answer.room().saturating_sub(1));
                 let most = most.min(self.engine.context().saturating_sub(choice.tokens.len()));
                 choice.draft.extend_from_slice(lookup::draft(&choice.tokens, most));
-                room -= choice.draft.len();
             }
             let added = shares[at] + choice.draft.len();
             match self.engine.reserve(&mut choice.sequence, added) {
-                Ok(()) => at += 1,
+                Ok(()) => {
+                    room -= choice.draft.len();
+                    at += 1;
+                }
                 Err(Error::OutOfPages { .. }) => {
                     if self.prefixes.evict(&mut self.engine) || self.embeddings.give_pages(&mut self.engine) {
                         continue;

@@ -26,11 +26,21 @@ pub struct Tiny {
     pub format: Format,
     /// Layers, all of the same weights.
     pub layers: u32,
+    /// Positions that each layer sees, where that is not all.
+    pub window: Option<u32>,
 }
 
 impl Default for Tiny {
     fn default() -> Tiny {
-        Tiny { tokens: VOCABULARY, tokenizer: "gpt2", heads: 1, factor: 1.0, format: Format::F32, layers: 1 }
+        Tiny {
+            tokens: VOCABULARY,
+            tokenizer: "gpt2",
+            heads: 1,
+            factor: 1.0,
+            format: Format::F32,
+            layers: 1,
+            window: None,
+        }
     }
 }
 
@@ -79,6 +89,9 @@ impl Tiny {
             ("attention.head_count_kv", self.heads),
         ] {
             writer.metadata(&format!("llama.{key}"), Value::U32(value));
+        }
+        if let Some(window) = self.window {
+            writer.metadata("llama.attention.sliding_window", Value::U32(window));
         }
         writer.metadata("llama.attention.layer_norm_rms_epsilon", Value::F32(1e-5));
         let texts = (0..self.tokens).map(|id| format!("t{id}")).collect();

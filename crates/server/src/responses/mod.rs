@@ -28,6 +28,11 @@ pub struct Asked {
     logprobs: bool,
 }
 
+/// Most pairs of `metadata`, and the longest keys and values in characters, as in OpenAI's API.
+const MAX_METADATA: usize = 16;
+const MAX_METADATA_KEY: usize = 64;
+const MAX_METADATA_VALUE: usize = 512;
+
 /// Fields without an effect here beside those of all requests: what they allow is never done, or done anyway.
 const WITHOUT_EFFECT: [&str; 2] = ["max_tool_calls", "prompt_cache_options"];
 
@@ -45,6 +50,9 @@ pub fn read(body: Value, model: &Model, store: &Store) -> Result<(Request, Param
     let top = fields.count("top_logprobs", 0..=MAX_TOP_LOGPROBS)?;
     params.options.logprobs = logprobs.then(|| top.unwrap_or(0));
     unsupported(&mut fields)?;
+    metadata(&mut fields)?;
+    // It is given back, too.
+    fields.string("user")?;
 
     let mut messages = match fields.string("previous_response_id")? {
         None => Vec::new(),
@@ -85,6 +93,36 @@ fn echo(body: &Value) -> Map<String, Value> {
         }
     }
     echo
+}
+
+/// Checks `metadata`, which is kept and given back, as OpenAI's API does.
+fn metadata(fields: &mut Fields) -> Result<()> {
+    let Some(metadata) = fields.object("metadata")? else { return Ok(()) };
+    let Value::Object(pairs) = metadata.into_value() else { return Ok(()) };
+    if pairs.len() > MAX_METADATA {
+        let message =
+            format!("Invalid 'metadata': expected at most {MAX_METADATA} pairs, but got {}.", pairs.len());
+        return Err(ApiError::field("metadata", "object_above_max_properties", message));
+    }
+    for (key, value) in &pairs {
+        let length = key.chars().count();
+        if length > MAX_METADATA_KEY {
+            let message = format!(
+                "Invalid 'metadata': expected keys of at most {MAX_METADATA_KEY} characters, but got one of {length}."
+            );
+            return Err(ApiError::field("metadata", "string_above_max_length", message));
+        }
+        let name = format!("metadata.{key}");
+        let Value::String(text) = value else { return Err(wrong_type(&name, "a string", value)) };
+        let length = text.chars().count();
+        if length > MAX_METADATA_VALUE {
+            let message = format!(
+                "Invalid '{name}': expected at most {MAX_METADATA_VALUE} characters, but got {length}."
+            );
+            return Err(ApiError::field(name, "string_above_max_length", message));
+        }
+    }
+    Ok(())
 }
 
 /// Whether log-probabilities are to be told: the one thing to include that there is.
@@ -344,6 +382,24 @@ mod tests {
             (json!([{"role": "user", "content": "", "x": 1}]), "input[0].x"),
         ] {
             assert_eq!(input_messages(input.clone()).unwrap_err().param.as_deref(), Some(param), "{input}");
+        }
+    }
+
+    #[test]
+    fn metadata_is_short_texts() {
+        let check = |value: Value| metadata(&mut Fields::new(json!({"metadata": value}), "").unwrap());
+        let pairs = |count: usize| (0..count).map(|n| (n.to_string(), json!("x"))).collect::<Value>();
+        for value in [json!(null), pairs(16), json!({"\u{e9}".repeat(64): "\u{e9}".repeat(512)})] {
+            assert_eq!(check(value), Ok(()));
+        }
+        for (value, param) in [
+            (json!([]), "metadata"),
+            (pairs(17), "metadata"),
+            (json!({"x".repeat(65): ""}), "metadata"),
+            (json!({"a": "x".repeat(513)}), "metadata.a"),
+            (json!({"a": {"b": [1]}}), "metadata.a"),
+        ] {
+            assert_eq!(check(value).unwrap_err().param.as_deref(), Some(param));
         }
     }
 

@@ -147,11 +147,19 @@ fn others_need_a_key_and_pages_an_origin() {
     assert_eq!(get(server.address(), "/health").status, 200);
     let allowed = models("authorization: Bearer secret\r\norigin: https://good.example\r\n");
     assert_eq!(allowed.header("access-control-allow-origin"), Some("https://good.example"));
+    assert_eq!(allowed.header("access-control-expose-headers"), Some("x-request-id, retry-after"));
     let foreign = models("authorization: Bearer secret\r\norigin: https://evil.example\r\n");
     assert_eq!(foreign.header("access-control-allow-origin"), None);
     let preflight = "origin: https://good.example\r\naccess-control-request-method: POST\r\n";
     let preflight = request(server.address(), "OPTIONS", "/v1/chat/completions", preflight);
     assert_eq!((preflight.status, preflight.header("access-control-max-age")), (204, Some("600")));
+    let allowed = preflight.header("access-control-allow-headers").unwrap();
+    assert!(allowed.contains("authorization") && allowed.contains("content-type"), "{allowed}");
+    // OpenAI's own package sends headers about itself.
+    let names = "authorization,content-type,x-stainless-lang,x-stainless-retry-count";
+    let preflight = format!("origin: https://good.example\r\naccess-control-request-headers: {names}\r\n");
+    let preflight = request(server.address(), "OPTIONS", "/v1/chat/completions", &preflight);
+    assert_eq!(preflight.header("access-control-allow-headers"), Some(names));
 }
 
 #[test]

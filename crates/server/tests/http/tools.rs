@@ -98,3 +98,40 @@ fn calls_that_are_required_come_in_both_forms_of_the_api() {
     let refused = post(address, "/v1/responses", &streaming);
     assert_eq!((refused.status, &refused.json()["error"]["param"]), (400, &json!("tools[0].type")));
 }
+
+/// As DeepSeek-R1's and QwQ's: reasoning begins whatever the request says.
+#[test]
+fn an_answer_that_must_have_a_form_comes_after_reasoning_that_the_template_begins() {
+    let server = start_with_template(&format!("{TEMPLATE}{{# </think> #}}<think>\n"));
+    let address = server.address();
+    let tag = post(address, "/tokenize", &json!({"content": "</think>", "with_pieces": true})).json();
+    // A model that was not trained to think says nothing but parts of the tag, at random.
+    let bias: serde_json::Map<String, Value> =
+        tag["tokens"].as_array().unwrap().iter().map(|token| (token["id"].to_string(), json!(100))).collect();
+    let common = json!({"logit_bias": bias, "temperature": 2, "top_k": 0, "top_p": 1, "min_p": 0, "seed": 1});
+    let with = |mut request: Value, more: &Value| {
+        crate::util::merge(&mut request, &common);
+        crate::util::merge(&mut request, more);
+        request
+    };
+    let messages = json!([{"role": "user", "content": "Hi"}]);
+    let chat = |more: &Value| {
+        let request = with(json!({"messages": messages, "max_tokens": 900}), more);
+        let body = post(address, "/v1/chat/completions", &request).json();
+        body["choices"][0].clone()
+    };
+    let choice = chat(&json!({"response_format": {"type": "regex", "regex": "[0-9]{4}"}}));
+    let text = choice["message"]["content"].as_str().unwrap();
+    assert!(text.len() == 4 && text.bytes().all(|byte| byte.is_ascii_digit()), "{choice}");
+    let choice = chat(&json!({"tools": [function()], "tool_choice": "required"}));
+    let call = &choice["message"]["tool_calls"][0]["function"];
+    assert_eq!((&call["name"], &choice["finish_reason"]), (&json!("get_weather"), &json!("tool_calls")));
+
+    let format = json!({"type": "json_schema", "name": "x", "schema": {"enum": [7, 8]}});
+    let request = json!({"input": "Hi", "max_output_tokens": 900, "text": {"format": format}});
+    let body = post(address, "/v1/responses", &with(request, &json!({}))).json();
+    // Before it there is reasoning, unless the first thing said was the whole tag.
+    let item = body["output"].as_array().unwrap().last().unwrap();
+    assert_eq!(item["type"], "message", "{body}");
+    assert!(["7", "8"].contains(&item["content"][0]["text"].as_str().unwrap()), "{body}");
+}

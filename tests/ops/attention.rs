@@ -297,7 +297,7 @@ fn every_tier_of_metal() {
     for (tier, switches) in
         [("classic", simple), ("flash", one_pass), ("split", split), ("tiles", Switches::default())]
     {
-        let mut backend = metal(switches);
+        let mut backend = metal_on_any(switches);
         for (i, head_dim) in [64, 80, 96, 128, 192, 256].into_iter().enumerate() {
             for dtype in [DType::F32, DType::F16, DType::Packed(Format::Q8_0)] {
                 let mut op = attention(4, 2, head_dim, [None, Some(13)][i % 2]);
@@ -305,7 +305,7 @@ fn every_tier_of_metal() {
                 // Ends of tiles and of pages, one key for three splits, and a tile that is whole.
                 let sequences = [(1, 1), (33, 17), (21, 2), (48, 16), (37, 37)];
                 let scene = Scene::new(op, dtype, [16, 5][i % 2], &sequences, 3);
-                let found = scene.run(&mut backend).unwrap();
+                let found = scene.run(backend.as_mut()).unwrap();
                 let bound = if tier == "tiles" && matches!(dtype, DType::Packed(_)) { 2e-7 } else { 1e-11 };
                 check(&format!("{tier} {op:?} {dtype}"), &found, &scene.reference(), bound);
             }

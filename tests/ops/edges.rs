@@ -35,7 +35,7 @@ fn product(backend: &mut dyn Backend, format: Format, rows: usize, cols: usize, 
 
 #[test]
 fn products_of_every_small_batch_and_around_tiles() {
-    let mut backend = metal(Switches::default());
+    let mut backend = metal_on_any(Switches::default());
     let mut formats = Format::ALL.into_iter().cycle();
     for tokens in [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 16, 31, 32, 33, 63, 64, 65] {
         // Rows around what a SIMD-group, a threadgroup and a tile take.
@@ -46,14 +46,14 @@ fn products_of_every_small_batch_and_around_tiles() {
                 32 => [32, 96, 160][(rows + tokens) % 3],
                 _ => 256,
             };
-            product(&mut backend, format, rows, cols, tokens);
+            product(backend.as_mut(), format, rows, cols, tokens);
         }
     }
 }
 
 #[test]
 fn products_with_a_gate_around_what_a_simd_group_takes() {
-    let mut backend = metal(Switches::default());
+    let mut backend = metal_on_any(Switches::default());
     for (rows, tokens) in [(1, 1), (3, 1), (7, 2), (61, 5), (5, 9)] {
         let mut random = Random::new((rows * 16 + tokens) as u64);
         let (cols, x) = (32, random.floats(tokens * 32));
@@ -67,7 +67,7 @@ fn products_with_a_gate_around_what_a_simd_group_takes() {
                 expected.push(g / (1.0 + (-g).exp()) * dot(x, up));
             }
         }
-        let mut case = Case::new(&mut backend, &params(1));
+        let mut case = Case::new(backend.as_mut(), &params(1));
         let input = case.floats(Shape::new(tokens, cols), &x);
         let [gate, up] = weights;
         let weights = [("gate", gate), ("up", up)]
@@ -85,12 +85,12 @@ fn products_with_a_gate_around_what_a_simd_group_takes() {
 /// Queries, keys and values of so many tokens that each is a product in tiles.
 #[test]
 fn projections_in_tiles() {
-    let mut backend = metal(Switches::default());
+    let mut backend = metal_on_any(Switches::default());
     let (tokens, cols, rows) = (9, 64, [24, 8, 8]);
     let mut random = Random::new(77);
     let x = random.floats(tokens * cols);
     let weights = rows.map(|rows| random.floats(rows * cols));
-    let mut case = Case::with_state(&mut backend, &params(tokens), kv_state(tokens, 8, 8, DType::F32));
+    let mut case = Case::with_state(backend.as_mut(), &params(tokens), kv_state(tokens, 8, 8, DType::F32));
     let places: Vec<i32> = (0..tokens as i32).collect();
     let inputs = [
         case.floats(Shape::new(tokens, cols), &x),
@@ -117,11 +117,11 @@ fn projections_in_tiles() {
 /// The last element of a head of five has no partner.
 #[test]
 fn heads_of_an_odd_width_are_turned_in_part() {
-    let mut backend = metal(Switches::default());
+    let mut backend = metal_on_any(Switches::default());
     let x = Random::new(3).floats(2 * 15);
     let table = crate::rope::table(4, 1e4, 1.0);
     for style in [RopeStyle::SplitHalf, RopeStyle::Interleaved] {
-        let mut case = Case::new(&mut backend, &params(2));
+        let mut case = Case::new(backend.as_mut(), &params(2));
         let inputs = [case.floats(Shape::new(2, 15), &x), case.ints(InputKind::Positions, &[0, 7])];
         let rope = Rope { head_dim: 5, style, table: table.clone() };
         let found = case.run(Op::Rope(rope), &inputs);
@@ -135,7 +135,7 @@ fn heads_of_an_odd_width_are_turned_in_part() {
 
 #[test]
 fn products_of_the_longest_rows() {
-    let mut backend = metal(Switches::default());
+    let mut backend = metal_on_any(Switches::default());
     for (format, cols) in [
         (Format::Q4_K, 18944),
         (Format::Q6_K, 28672),
@@ -145,14 +145,14 @@ fn products_of_the_longest_rows() {
         (Format::F32, 28673),
     ] {
         for tokens in [1, 3, 9] {
-            product(&mut backend, format, 5, cols, tokens);
+            product(backend.as_mut(), format, 5, cols, tokens);
         }
     }
 }
 
 #[test]
 fn norms_and_softmaxes_of_the_longest_rows() {
-    let mut backend = metal(Switches::default());
+    let mut backend = metal_on_any(Switches::default());
     for (rows, cols) in
         [(1, 2), (5, 3), (4, 5), (9, 127), (1, 255), (5, 257), (2, 1023), (3, 4093), (1, 18947), (1, 151_936)]
     {
@@ -172,7 +172,7 @@ fn norms_and_softmaxes_of_the_longest_rows() {
             (Op::RmsNorm(RmsNorm { weight: None, epsilon: 1e-6 }), norms),
             (Op::Softmax(Softmax { scale: 0.7 }), softmaxes),
         ] {
-            let mut case = Case::new(&mut backend, &params(1));
+            let mut case = Case::new(backend.as_mut(), &params(1));
             let input = case.floats(Shape::new(rows, cols), &x);
             let what = format!("{} {rows} x {cols}", op.name());
             check(&what, &case.run(op, &[input]), &expected, 1e-11);
@@ -182,13 +182,13 @@ fn norms_and_softmaxes_of_the_longest_rows() {
 
 #[test]
 fn rows_of_one_and_of_many_units() {
-    let mut backend = metal(Switches::default());
+    let mut backend = metal_on_any(Switches::default());
     for format in Format::ALL {
         let widths: &[usize] = if format.block_len() == 1 { &[1, 3, 15, 17, 18_947] } else { &[256, 18_944] };
         for &cols in widths {
             let bytes = random_weights(format, 3, cols, &mut Random::new(cols as u64));
             let table = decoded(format, &bytes, 3 * cols);
-            let mut case = Case::new(&mut backend, &params(2));
+            let mut case = Case::new(backend.as_mut(), &params(2));
             let tokens = case.ints(InputKind::Tokens, &[2, 0]);
             let weight = case.weight("t", format, 3, cols, bytes);
             let found = case.run(Op::GetRows(GetRows { table: Some(weight) }), &[tokens]);
@@ -200,7 +200,7 @@ fn rows_of_one_and_of_many_units() {
 
 #[test]
 fn heads_of_every_ratio_and_width() {
-    let mut backend = metal(Switches::default());
+    let mut backend = metal_on_any(Switches::default());
     let types = [DType::F32, DType::F16, DType::Packed(Format::Q8_0)];
     let mut i = 0;
     for head_dim in [64, 80, 96, 128, 192, 256] {
@@ -216,7 +216,7 @@ fn heads_of_every_ratio_and_width() {
                 Scene::new(attention(heads, kv_heads, head_dim, None), dtype, 16, sequences, i as u64);
             let what = format!("{heads} of {kv_heads}, {head_dim}, {dtype} {sequences:?}");
             let bound = if matches!(dtype, DType::Packed(_)) { 2e-7 } else { 1e-11 };
-            check(&what, &scene.run(&mut backend).unwrap(), &scene.reference(), bound);
+            check(&what, &scene.run(backend.as_mut()).unwrap(), &scene.reference(), bound);
             i += 1;
         }
     }
@@ -224,7 +224,7 @@ fn heads_of_every_ratio_and_width() {
 
 #[test]
 fn windows_that_end_at_pages_tiles_and_sequences() {
-    let mut backend = metal(Switches::default());
+    let mut backend = metal_on_any(Switches::default());
     let sequences = [(64, 1), (31, 31), (65, 33), (1, 1)];
     for (i, window) in [1, 2, 15, 16, 17, 31, 32, 33, 63, 64, 65, 1000].into_iter().enumerate() {
         for (part, sequences) in [&sequences[..], &sequences[..1]].into_iter().enumerate() {
@@ -233,14 +233,14 @@ fn windows_that_end_at_pages_tiles_and_sequences() {
             let page_len = [16, 1, 32, 5][(i + part) % 4];
             let scene = Scene::new(op, DType::F16, page_len, sequences, window as u64);
             let what = format!("window {window}, pages of {page_len}, {sequences:?}");
-            check(&what, &scene.run(&mut backend).unwrap(), &scene.reference(), 1e-11);
+            check(&what, &scene.run(backend.as_mut()).unwrap(), &scene.reference(), 1e-11);
         }
     }
 }
 
 #[test]
 fn heads_that_only_the_classic_kernel_has() {
-    let mut backend = metal(Switches::default());
+    let mut backend = metal_on_any(Switches::default());
     for (i, (head_dim, value_dim)) in [(1, 1), (3, 33), (31, 5), (65, 64), (512, 512)].into_iter().enumerate()
     {
         for dtype in [DType::F32, DType::F16, DType::BF16] {
@@ -248,7 +248,7 @@ fn heads_that_only_the_classic_kernel_has() {
             let op = graph::ops::Attention { value_dim, ..op };
             let scene = Scene::new(op, dtype, 7, &[(23, 9), (1, 1), (12, 1)], i as u64);
             let what = format!("{head_dim} and {value_dim}, {dtype}");
-            check(&what, &scene.run(&mut backend).unwrap(), &scene.reference(), 1e-11);
+            check(&what, &scene.run(backend.as_mut()).unwrap(), &scene.reference(), 1e-11);
         }
     }
 }
@@ -256,7 +256,7 @@ fn heads_that_only_the_classic_kernel_has() {
 /// Widths that are no multiple of four, a row of zeros, and numbers that only just fit the type or do not.
 #[test]
 fn values_and_widths_that_caches_round_or_cut() {
-    let mut backend = metal(Switches::default());
+    let mut backend = metal_on_any(Switches::default());
     let special = [0.0, -0.0, f32::NAN, f32::INFINITY, f32::NEG_INFINITY, 1e-40, 3.4e38, -65519.0];
     for dtype in [DType::F32, DType::F16, DType::BF16] {
         for (key_cols, value_cols) in [(1, 2), (3, 5), (33, 30), (8, 7)] {
@@ -264,7 +264,7 @@ fn values_and_widths_that_caches_round_or_cut() {
             let row = |cols: usize| (0..2 * cols).map(|i| special[(i + cols) % 8]).collect::<Vec<f32>>();
             let (keys, values) = (row(key_cols), row(value_cols));
             let state = kv_state(8, key_cols, value_cols, dtype);
-            let mut case = Case::with_state(&mut backend, &params(2), state);
+            let mut case = Case::with_state(backend.as_mut(), &params(2), state);
             let inputs = [
                 case.floats(Shape::new(2, key_cols), &keys),
                 case.floats(Shape::new(2, value_cols), &values),
@@ -291,7 +291,7 @@ fn values_and_widths_that_caches_round_or_cut() {
     x[32..64].copy_from_slice(&Random::new(1).floats(32));
     x[64..].copy_from_slice(&[1e7; 32]);
     let mut case =
-        Case::with_state(&mut backend, &params(1), kv_state(2, 96, 96, DType::Packed(Format::Q8_0)));
+        Case::with_state(backend.as_mut(), &params(1), kv_state(2, 96, 96, DType::Packed(Format::Q8_0)));
     let inputs = [
         case.floats(Shape::new(1, 96), &x),
         case.floats(Shape::new(1, 96), &x),
@@ -307,10 +307,10 @@ fn values_and_widths_that_caches_round_or_cut() {
 /// Near zero the hyperbolic tangent is its argument, where differences of exponentials would cancel.
 #[test]
 fn soft_caps_near_zero() {
-    let mut backend = metal(Switches::default());
+    let mut backend = metal_on_any(Switches::default());
     let x: Vec<f32> = Random::new(5).floats(37).iter().map(|x| x * 1e-4).collect();
     let expected: Vec<f64> = x.iter().map(|&x| 3.0 * (f64::from(x) / 3.0).tanh()).collect();
-    let mut case = Case::new(&mut backend, &params(1));
+    let mut case = Case::new(backend.as_mut(), &params(1));
     let input = case.floats(Shape::new(1, 37), &x);
     check("soft cap", &case.run(Op::SoftCap(3.0), &[input]), &expected, 1e-12);
 }

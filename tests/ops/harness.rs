@@ -71,10 +71,9 @@ pub fn backends() -> Vec<Tested> {
         let backend = Box::new(metal(Switches::default()));
         all.push(Tested { name: METAL.into(), quantised: false, half: false, backend });
     }
-    // Only by its whole name: it needs a GPU, and clang or libraries that were compiled elsewhere (docs/metal-sim.md).
-    if wanted == METAL_PTX {
-        let device = PtxDevice::first().unwrap_or_else(|error| panic!("SMELT_TEST_BACKEND: {error}"));
-        let backend = Box::new(metal_on(device, METAL_PTX, Switches::default()));
+    // Only by its whole name: it needs a GPU.
+    if ptx_wanted() {
+        let backend = Box::new(metal_on_ptx(Switches::default()));
         all.push(Tested { name: METAL_PTX.into(), quantised: false, half: false, backend });
     }
     assert!(!all.is_empty(), "SMELT_TEST_BACKEND: no backend '{wanted}' on this machine");
@@ -137,6 +136,25 @@ pub fn metal(switches: Switches) -> MetalBackend<SimDevice> {
     let device =
         SimDevice::from_environment().unwrap_or_else(|error| panic!("these tests need clang: {error}"));
     metal_on(device, METAL, switches)
+}
+
+/// The Metal backend on the GPU that `SMELT_TEST_BACKEND` asks for, or else on the simulated device: for tests of kernels,
+/// which every device must pass.
+pub fn metal_on_any(switches: Switches) -> Box<dyn Backend> {
+    match ptx_wanted() {
+        true => Box::new(metal_on_ptx(switches)),
+        false => Box::new(metal(switches)),
+    }
+}
+
+fn ptx_wanted() -> bool {
+    std::env::var("SMELT_TEST_BACKEND").is_ok_and(|wanted| wanted == METAL_PTX)
+}
+
+/// The Metal backend on an NVIDIA GPU. It needs clang, too, or libraries that were compiled elsewhere (docs/metal-sim.md).
+pub fn metal_on_ptx(switches: Switches) -> MetalBackend<PtxDevice> {
+    let device = PtxDevice::first().unwrap_or_else(|error| panic!("SMELT_TEST_BACKEND: {error}"));
+    metal_on(device, METAL_PTX, switches)
 }
 
 /// The Metal backend on this device.
@@ -325,6 +343,11 @@ impl<'b> Case<'b> {
         self.info(name, format, rows, cols)
     }
 
+    /// Whether the backend has a weight of this name.
+    pub fn has_weight(&self, name: &str) -> bool {
+        self.backend.has_weight(name)
+    }
+
     /// Indices of any shape, as an operation of the graph would give them.
     pub fn indices(&mut self, shape: Shape, data: &[i32]) -> NodeId {
         assert_eq!(shape.elements(), data.len());
@@ -363,25 +386,7 @@ impl<'b> Case<'b> {
             self.check_support(&graph, node);
         }
 
-        let mut operands = Vec::new();
-        for &input in inputs {
-            let source = self.sources.iter().find(|(id, _)| *id == input).map(|(_, source)| source).unwrap();
-            let bytes: &[u8] = match source {
-                Source::Floats(data) => bytemuck::cast_slice(data),
-                Source::Ints(data) => bytemuck::cast_slice(data),
-            };
-            // Not at the buffer's start, to see that offsets count.
-            let buffer = self.backend.alloc_buffer(bytes.len() + 64).unwrap();
-            self.backend.write_host(buffer, 64, bytes).unwrap();
-            let from = graph.node(input);
-            operands.push(Operand {
-                buffer,
-                offset: 64,
-                dtype: from.dtype,
-                shape: from.shape,
-                producer: input,
-            });
-        }
+        let mut operands: Vec<_> = inputs.iter().map(|&input| self.operand(&graph, input)).collect();
         let node_ref = graph.node(node);
         let bytes = node_ref.shape.bytes(node_ref.dtype).unwrap();
         let mut output = match self.alias {
@@ -421,6 +426,49 @@ impl<'b> Case<'b> {
         done.map(|()| result)
     }
 
+    /// An input's values in a buffer of their own.
+    fn operand(&mut self, graph: &Graph, input: NodeId) -> Operand {
+        let source = self.sources.iter().find(|(id, _)| *id == input).map(|(_, source)| source).unwrap();
+        let bytes: &[u8] = match source {
+            Source::Floats(data) => bytemuck::cast_slice(data),
+            Source::Ints(data) => bytemuck::cast_slice(data),
+        };
+        // Not at the buffer's start, to see that offsets count.
+        let buffer = self.backend.alloc_buffer(bytes.len() + 64).unwrap();
+        self.backend.write_host(buffer, 64, bytes).unwrap();
+        let from = graph.node(input);
+        Operand { buffer, offset: 64, dtype: from.dtype, shape: from.shape, producer: input }
+    }
+
+    /// Adds a node whose result later nodes take, for [`Case::ready`].
+    pub fn node(&mut self, op: Op, inputs: &[NodeId]) -> NodeId {
+        let label = op.name().to_string();
+        self.builder.op(&label, op, inputs).unwrap()
+    }
+
+    /// Nodes that were added, in order, with memory of their own: to be executed as often as one likes.
+    pub fn ready(mut self, nodes: &[NodeId]) -> Ready {
+        let builder = std::mem::replace(&mut self.builder, GraphBuilder::new(&params(1), Vec::new()));
+        let graph = builder.finish(nodes);
+        let mut results: Vec<Operand> = Vec::new();
+        let mut calls = Vec::new();
+        for &id in nodes {
+            let node = graph.node(id);
+            let known = |input| results.iter().find(|result| result.producer == input).copied();
+            let inputs = node.inputs.iter();
+            let inputs = inputs.map(|&input| known(input).unwrap_or_else(|| self.operand(&graph, input)));
+            let inputs: Vec<Operand> = inputs.collect();
+            let bytes = node.shape.bytes(node.dtype).unwrap();
+            let buffer = self.backend.alloc_buffer(bytes).unwrap();
+            let output = Operand { buffer, offset: 0, dtype: node.dtype, shape: node.shape, producer: id };
+            results.push(output);
+            calls.push((id, inputs, output));
+            self.backend.prepare_node(&graph, id).unwrap();
+        }
+        let state = self.state.take().map(|(_, _, id)| id);
+        Ready { graph, calls, state, epoch: self.epoch }
+    }
+
     /// Runs the node.
     pub fn try_run(mut self, op: Op, inputs: &[NodeId]) -> Result<Vec<f32>, BackendError> {
         self.run_in_place(op, inputs)
@@ -447,6 +495,41 @@ impl Drop for Case<'_> {
     fn drop(&mut self) {
         if let Some((_, _, id)) = self.state {
             self.backend.free_state(id);
+        }
+    }
+}
+
+/// Nodes with their memory: see [`Case::ready`].
+pub struct Ready {
+    graph: Graph,
+    /// Each node with its inputs and its result.
+    calls: Vec<(NodeId, Vec<Operand>, Operand)>,
+    state: Option<StateId>,
+    epoch: u64,
+}
+
+impl Ready {
+    /// Has the backend execute the nodes; it may run them only when it synchronises.
+    pub fn execute(&self, backend: &mut dyn Backend) -> Result<(), BackendError> {
+        let Ready { ref graph, ref calls, state, epoch } = *self;
+        calls.iter().try_for_each(|&(id, ref inputs, output)| {
+            backend.execute_node(&NodeCall { id, node: graph.node(id), graph, inputs, output, state, epoch })
+        })
+    }
+
+    /// Gives the memory back.
+    pub fn free(self, backend: &mut dyn Backend) {
+        let mut buffers: Vec<_> = self
+            .calls
+            .iter()
+            .flat_map(|(_, inputs, output)| inputs.iter().chain([output]))
+            .map(|o| o.buffer)
+            .collect();
+        buffers.sort_unstable();
+        buffers.dedup();
+        buffers.into_iter().for_each(|buffer| backend.free_buffer(buffer));
+        if let Some(state) = self.state {
+            backend.free_state(state);
         }
     }
 }

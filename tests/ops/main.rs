@@ -1,7 +1,8 @@
 //! Every operation on every backend, one node at a time, against a float64 reference of the same decoded weights.
 //!
 //! A backend is judged by the normalised mean squared error, `sum (y - r)^2 / sum r^2`, with a bound per operation. A new
-//! backend is one line in [`harness::backends`]. `perf.rs` measures the speed of the operations that matter, when asked for.
+//! backend is one line in [`harness::backends`]. `perf.rs` measures the speed of the operations that matter, and
+//! `kernels.rs` that of every kernel on a GPU, when asked for.
 
 mod attention;
 mod barriers;
@@ -15,6 +16,7 @@ mod fused;
 mod harness;
 mod invariance;
 mod invariants;
+mod kernels;
 mod largest;
 mod matmul;
 mod norm;

@@ -110,14 +110,14 @@ fn products_of_long_rows() {
 
 #[test]
 fn metal_of_many_tokens_without_tiles() {
-    let mut backend = metal(Switches { gemm: false, ..Switches::default() });
+    let mut backend = metal_on_any(Switches { gemm: false, ..Switches::default() });
     for format in Format::ALL {
         let (rows, cols, tokens) = (11, if format.block_len() == 1 { 45 } else { 256 }, 19);
         let mut random = Random::new(8);
         let bytes = random_weights(format, rows, cols, &mut random);
         let x = random.floats(tokens * cols);
         let expected = product(&decoded(format, &bytes, rows * cols), &x, cols, None);
-        let mut case = Case::new(&mut backend, &params(1));
+        let mut case = Case::new(backend.as_mut(), &params(1));
         let input = case.floats(Shape::new(tokens, cols), &x);
         let weight = case.weight("w", format, rows, cols, bytes);
         let found = case.run(Op::MatMul(MatMul { weight, bias: None, logits: false }), &[input]);
@@ -133,7 +133,7 @@ fn metal_of_many_tokens_without_tiles() {
 #[test]
 #[ignore = "takes the simulator minutes"]
 fn products_of_real_models() {
-    let mut backend = metal(Switches::default());
+    let mut backend = metal_on_any(Switches::default());
     for (rows, cols) in
         [(576, 1536), (192, 576), (2048, 640), (896, 4864), (4864, 896), (512, 3584), (3584, 18944)]
     {
@@ -146,7 +146,7 @@ fn products_of_real_models() {
             for tokens in [1, 4, 40] {
                 let x = random.floats(tokens * cols);
                 let expected = product(&weights, &x, cols, None);
-                let mut case = Case::new(&mut backend, &params(1));
+                let mut case = Case::new(backend.as_mut(), &params(1));
                 let input = case.floats(Shape::new(tokens, cols), &x);
                 let weight = case.weight("w", format, rows, cols, bytes.clone());
                 let found = case.run(Op::MatMul(MatMul { weight, bias: None, logits: false }), &[input]);

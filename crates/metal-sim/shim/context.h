@@ -7,7 +7,8 @@ namespace metal_sim {
 const Runtime* runtime;
 
 // ---- function constants ----------------------------------------------------------------------------
-template <class T, int Index> struct FunctionConstant {
+template <class T, int Index> struct FunctionConstant : Components<T, FunctionConstant<T, Index>> {
+  static_assert(sizeof(T) <= sizeof(uint64_t), "function constants have at most 8 bytes here");
   METAL_SIM_OUTLINE operator T() const {
     T value;
     __builtin_memcpy(&value, &current_lane()->threadgroup->constants[Index], sizeof(T));

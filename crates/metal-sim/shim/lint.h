@@ -10,7 +10,7 @@
 
 namespace metal_sim {
 const Runtime* runtime;
-template <class T, int Index> struct FunctionConstant { operator T() const; };
+template <class T, int Index> struct FunctionConstant : Components<T, FunctionConstant<T, Index>> { operator T() const; };
 template <class T, int Index> bool is_defined(const FunctionConstant<T, Index>&);
 template <int Id, class T> METAL_SIM_LINT_THREADGROUP T& local_memory();
 }  // namespace metal_sim

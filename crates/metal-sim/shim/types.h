@@ -21,6 +21,13 @@ typedef long intptr_t;
 typedef _Float16 half;
 typedef __bf16 bfloat;
 
+// Sources that use no namespace as a whole name these through it.
+namespace metal {
+using ::uchar; using ::ushort; using ::uint; using ::ulong; using ::half; using ::bfloat;
+using ::int8_t; using ::uint8_t; using ::int16_t; using ::uint16_t; using ::int32_t; using ::uint32_t;
+using ::int64_t; using ::uint64_t; using ::size_t; using ::ptrdiff_t; using ::uintptr_t; using ::intptr_t;
+}  // namespace metal
+
 namespace metal_sim {
 constexpr uint32_t simd_width = 32;
 struct Uint3 { uint32_t x, y, z; };

@@ -27,6 +27,7 @@ template <class To, class From> METAL_SIM_INLINE constexpr To convert(From value
 }  // namespace metal_sim
 
 namespace metal {
+template <int... Index> struct Picked { static constexpr int count = sizeof...(Index); };
 // Components of a vector picked by name: `v.zyx`. Lives in a union with the vector's components.
 template <class T, int Width, int... Index> struct Swizzle {
   T components[Width];
@@ -56,11 +57,44 @@ template <class T, int Width, int... Index> struct Swizzle {
   template <class O> METAL_SIM_INLINE Swizzle& operator*=(const O& o) { return *this = get() * o; }
   template <class O> METAL_SIM_INLINE Swizzle& operator/=(const O& o) { return *this = get() / o; }
   METAL_SIM_INLINE T operator[](int i) const { return get().components[i]; }
+  // Components of the components, to be read: `v.zyx.x`.
+#define METAL_SIM_COMPONENT(INDEX, NAME, COLOUR)                                                             \
+  __declspec(property(get = component_##INDEX)) T NAME;                                                      \
+  __declspec(property(get = component_##INDEX)) T COLOUR;                                                    \
+  METAL_SIM_INLINE T component_##INDEX() const {                                                             \
+    static_assert(INDEX < count, "the vector has fewer components");                                         \
+    return (*this)[INDEX];                                                                                   \
+  }
+  METAL_SIM_COMPONENT(0, x, r)
+  METAL_SIM_COMPONENT(1, y, g)
+  METAL_SIM_COMPONENT(2, z, b)
+  METAL_SIM_COMPONENT(3, w, a)
+#undef METAL_SIM_COMPONENT
+#define METAL_SIM_SWIZZLE(WIDTH, NAME, ...)                                                                  \
+  __declspec(property(get = swizzle_##NAME)) vec<T, Picked<__VA_ARGS__>::count> NAME;                        \
+  METAL_SIM_INLINE vec<T, Picked<__VA_ARGS__>::count> swizzle_##NAME() const { return get().NAME; }
+  METAL_SIM_SWIZZLES_4
+#undef METAL_SIM_SWIZZLE
 };
 
 }  // namespace metal
 
 namespace metal_sim {
+// Picks components off a constant that is computed on each use: for vectors, members that ask for the value.
+template <class T, class Constant> struct Components {};
+template <class T, int N, class Constant> struct Components<vec<T, N>, Constant> {
+#define METAL_SIM_COMPONENT(INDEX, NAME, COLOUR)                                                             \
+  __declspec(property(get = component_##INDEX)) T NAME;                                                      \
+  __declspec(property(get = component_##INDEX)) T COLOUR;                                                    \
+  METAL_SIM_INLINE T component_##INDEX() const { return (*this)[INDEX]; }
+  METAL_SIM_COMPONENT(0, x, r)
+  METAL_SIM_COMPONENT(1, y, g)
+  METAL_SIM_COMPONENT(2, z, b)
+  METAL_SIM_COMPONENT(3, w, a)
+#undef METAL_SIM_COMPONENT
+  METAL_SIM_INLINE T operator[](int i) const { return vec<T, N>(static_cast<const Constant&>(*this))[i]; }
+};
+
 // static_cast, except that it also converts between half and bfloat, which clang refuses to do.
 template <class To, class From> METAL_SIM_INLINE constexpr To static_conversion(From&& value) {
   if constexpr (metal::is_arithmetic_v<To> && metal::is_arithmetic_v<decay_t<From>>) return convert<To, decay_t<From>>(value);

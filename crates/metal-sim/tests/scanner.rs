@@ -141,7 +141,7 @@ fn refusals_name_the_place() {
         ),
         (
             "struct A { device int* p [[id(0)]]; };",
-            "1:28: attribute 'id' is outside the subset that the simulator runs",
+            "1:28: argument buffers are outside the subset that the simulator runs",
         ),
         ("static int x = 'a", "1:16: literal without an end"),
     ];
@@ -275,4 +275,32 @@ proptest! {
             let _ = translate(&text, &scan, None);
         }
     }
+}
+
+#[test]
+fn buffers_of_pointers_are_told() {
+    let refused = "argument buffers are outside the subset that the simulator runs";
+    for (source, at) in [
+        ("struct A { device float* p [[id(0)]]; };", "1:30"),
+        ("struct A { float s; constant float* p; };\nkernel void k(constant A& a [[buffer(0)]]) {}", "1:21"),
+        ("struct A { array<device float*, 2> p; };\nkernel void k(device A* a [[buffer(0)]]) {}", "1:12"),
+        ("struct A { device int& p; };\nstruct B { int n; A a; };\nkernel void k(constant B& b) {}", "2:19"),
+    ] {
+        let found = refusal(source);
+        assert!(found.starts_with(&format!("{at}: {refused}")), "{source}: {found}");
+    }
+    // Pointers of structures that no buffer holds are the kernel's own.
+    found(
+        "struct Loader { const device float* from; threadgroup float* to; static constant int& n; };
+         struct Methods { int n; device int* next(device int* p) const { return p + n; } };
+         kernel void k(device float* x, constant Methods& m, threadgroup Loader* l [[threadgroup(0)]]) {
+             Loader mine{x, nullptr};
+         }",
+    );
+}
+
+#[test]
+fn arrays_that_only_a_launch_knows_are_told() {
+    let source = "constant int n [[function_constant(0)]];\nconstant int a[2] = {n, 1};";
+    assert!(refusal(source).starts_with("2:1: arrays that are computed from function constants"));
 }

@@ -164,6 +164,11 @@ impl<D: Device> MetalBackend<D> {
         self.core.recorder.counts()
     }
 
+    /// The names of the kernels whose dispatches were recorded and not yet submitted, in order.
+    pub fn recorded_kernels(&self) -> impl Iterator<Item = &str> {
+        self.core.recorder.pipelines().map(|id| self.core.pipelines.get(id).name())
+    }
+
     /// Where the weights lie.
     pub fn weight_bytes(&self) -> WeightBytes {
         self.core.weights.bytes()
@@ -342,6 +347,7 @@ impl<D: Device> Backend for MetalBackend<D> {
             ("weight bytes read", counts.weight_bytes),
             ("activation bytes read", counts.read_bytes),
             ("bytes written", counts.written_bytes),
+            ("device nanoseconds", counts.device_ns),
         ]
     }
 

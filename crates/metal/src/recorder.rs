@@ -8,6 +8,7 @@ use crate::pipelines::{PipelineId, Pipelines};
 use crate::tensor::Slice;
 use crate::tracker::{Access, Columns, Touch, Tracker};
 use std::ops::Range;
+use std::time::Duration;
 
 /// A command buffer of a device's queue.
 type CommandBufferOf<D> = <<D as Device>::Queue as Queue>::CommandBuffer;
@@ -71,6 +72,8 @@ pub struct Counts {
     pub read_bytes: u64,
     /// Bytes that dispatches had bound to write, as often as they had.
     pub written_bytes: u64,
+    /// The device's time for the command buffers that have ended, in nanoseconds.
+    pub device_ns: u64,
 }
 
 /// Dispatches that wait for their submission.
@@ -157,6 +160,20 @@ impl<B: Buffer> Recorder<B> {
     /// What was recorded since the start.
     pub fn counts(&self) -> Counts {
         self.counts
+    }
+
+    /// Notes that a command buffer kept the device busy for so long.
+    pub fn ended(&mut self, busy: Duration) {
+        let busy = u64::try_from(busy.as_nanos()).unwrap_or(u64::MAX);
+        self.counts.device_ns = self.counts.device_ns.saturating_add(busy);
+    }
+
+    /// The pipelines of the dispatches that wait for submission, in order.
+    pub fn pipelines(&self) -> impl Iterator<Item = PipelineId> {
+        self.commands.iter().filter_map(|command| match command {
+            Command::Dispatch(dispatch) => Some(dispatch.pipeline),
+            Command::Copy(..) => None,
+        })
     }
 
     /// Drops what was recorded.

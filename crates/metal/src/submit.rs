@@ -73,7 +73,10 @@ impl<D: Device> MetalBackend<D> {
             }
         }
         match interval {
-            Ok(interval) => Ok(interval.duration()),
+            Ok(interval) => {
+                self.core.recorder.ended(interval.duration());
+                Ok(interval.duration())
+            }
             Err(error) => Err(self.latch(submission, error)),
         }
     }

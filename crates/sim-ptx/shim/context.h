@@ -12,8 +12,9 @@ extern __attribute__((address_space(3), aligned(16))) char metal_sim_dynamic_mem
 }
 
 namespace metal_sim {
-template <class T, int Index> struct FunctionConstant {
+template <class T, int Index> struct FunctionConstant : Components<T, FunctionConstant<T, Index>> {
   static_assert(Index < 2048, "function constants up to 2047");
+  static_assert(sizeof(T) <= sizeof(ulong), "function constants have at most 8 bytes here");
   METAL_SIM_INLINE operator T() const {
     ulong bits = metal_sim_constants[Index];
     T value;

@@ -29,6 +29,8 @@ const FLAGS: &[&str] = &[
     "-ffreestanding",
     // Barriers and shuffles stay where every thread reaches them.
     "-fconvergent-functions",
+    // Members that are functions in truth: components of vectors that are computed.
+    "-fdeclspec",
     "-fno-exceptions",
     "-fno-rtti",
     "-fsigned-char",

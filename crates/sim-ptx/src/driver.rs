@@ -171,6 +171,43 @@ impl Drop for Event {
     }
 }
 
+/// Launches of a stream, to be handed over as a whole.
+struct LaunchGraph {
+    raw: sys::CUgraph,
+    executable: sys::CUgraphExec,
+}
+
+impl LaunchGraph {
+    fn capture(stream: &Stream, launches: impl FnOnce(&Stream) -> Result<()>) -> Result<Self> {
+        let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
+        // SAFETY: the stream is alive, and collects no other launches.
+        unsafe { result::stream::begin_capture(stream.0, mode) }.map_err(failed("launch graph"))?;
+        let launched = launches(stream);
+        // Also after an error, which leaves the stream collecting.
+        // SAFETY: begun above.
+        let raw = unsafe { result::stream::end_capture(stream.0) };
+        launched?;
+        let raw = raw.map_err(failed("launch graph"))?;
+        let mut graph = Self { raw, executable: std::ptr::null_mut() };
+        // SAFETY: the graph is alive; the value is the lack of flags.
+        graph.executable = unsafe { result::graph::instantiate(raw, sys::CUgraphInstantiate_flags(0)) }
+            .map_err(failed("launch graph"))?;
+        Ok(graph)
+    }
+}
+
+impl Drop for LaunchGraph {
+    fn drop(&mut self) {
+        // SAFETY: made by `capture`, which leaves the second null where it fails. A failure leaves nothing to be done.
+        unsafe {
+            if !self.executable.is_null() {
+                let _ = result::graph::exec_destroy(self.executable);
+            }
+            let _ = result::graph::destroy(self.raw);
+        }
+    }
+}
+
 /// A stream of launches. Belongs to the thread that made it.
 pub(crate) struct Stream(sys::CUstream);
 
@@ -179,10 +216,15 @@ impl Stream {
         Ok(Self(result::stream::create(result::stream::StreamKind::NonBlocking).map_err(failed("stream"))?))
     }
 
-    /// Runs launches and waits for their end; returns how long the GPU took in seconds.
+    /// Runs launches and waits for their end; returns how long the GPU took in seconds. They are collected first, so that
+    /// this is the GPU's time and not the host's, which takes longer to launch a small kernel than the GPU to run it.
     pub fn timed(&self, launches: impl FnOnce(&Self) -> Result<()>) -> Result<f64> {
+        let graph = LaunchGraph::capture(self, launches)?;
+        // SAFETY: the graph and the stream are alive, the graph until after the synchronisation below.
+        unsafe { result::graph::upload(graph.executable, self.0) }.map_err(failed("launch"))?;
         let start = Event::record(self.0)?;
-        launches(self)?;
+        // SAFETY: as above.
+        unsafe { result::graph::launch(graph.executable, self.0) }.map_err(failed("launch"))?;
         let end = Event::record(self.0)?;
         // SAFETY: the stream is alive, and both events are recorded.
         unsafe {

@@ -259,6 +259,7 @@ const CHECK: &[&str] = &[
     "-aux-triple",
     "-Xclang",
     "x86_64-unknown-linux-gnu",
+    "-fdeclspec",
     "-fno-exceptions",
     "-fno-rtti",
     "-fsigned-char",
@@ -277,6 +278,8 @@ const CODE_GENERATION: &[&str] = &[
     "-fPIC",
     "-shared",
     "-fvisibility=hidden",
+    // Members that are functions in truth: components of vectors that are computed.
+    "-fdeclspec",
     "-fno-exceptions",
     "-fno-rtti",
     "-fno-threadsafe-statics",

@@ -92,6 +92,9 @@ fn assignment(scanner: &mut Scanner<'_>, keyword: usize) {
     }
 }
 
+/// Structures whose pointers the host fills in.
+pub(super) const ARGUMENT_BUFFERS: &str = "argument buffers are outside the subset that the simulator runs";
+
 /// Where the attribute that starts with `[[` ends, if it is one.
 fn attribute_end(scanner: &Scanner<'_>, open: usize) -> Option<usize> {
     let tokens = scanner.tokens;
@@ -105,7 +108,10 @@ fn attribute(scanner: &mut Scanner<'_>, open: usize) -> usize {
     let close = tokens.closing(open);
     let text = if tokens.get(open + 2) == "kernel" { " kernel ".to_owned() } else { String::new() };
     let name = tokens.get(open + 2);
-    if matches!(name, "id" | "stage_in" | "position" | "attribute" | "color" | "texture" | "sampler") {
+    if name == "id" {
+        scanner.report(open + 2, ARGUMENT_BUFFERS);
+    }
+    if matches!(name, "stage_in" | "position" | "attribute" | "color" | "texture" | "sampler") {
         scanner.report(open + 2, format!("attribute '{name}' is outside the subset that the simulator runs"));
     }
     scanner.replace(open, close, text);

@@ -5,6 +5,7 @@ mod repeats;
 mod variables;
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 use super::body::{scan_body, scan_words};
 use super::calls::CallGraph;
@@ -58,6 +59,7 @@ fn run(text: &str, purpose: Purpose) -> Result<(Scan, Vec<Diagnostic>), Vec<Diag
         uses: Uses::default(),
         namespaces: Vec::new(),
         records: Vec::new(),
+        pointers: BTreeMap::new(),
         signatures: BTreeMap::new(),
         dynamic_constants: Vec::new(),
         unique: 0,
@@ -108,6 +110,8 @@ pub(super) struct Scanner<'t> {
     namespaces: Vec<String>,
     /// The records around the current place: their names and the tokens at which their bodies start.
     records: Vec<(String, usize)>,
+    /// Records with pointers in them, and the first of these: what no kernel can take from a buffer.
+    pointers: BTreeMap<String, usize>,
     /// Declarations so far without their address spaces: their bodies, and whether they had any.
     signatures: BTreeMap<String, (String, bool)>,
     /// Function constants and constants computed from them: values that only a launch knows.
@@ -242,12 +246,29 @@ impl Scanner<'_> {
             }
             return declaration.end;
         }
+        if function.is_none() && scope == Scope::Record {
+            self.member(head..declaration.end);
+        }
         if tokens.get(head) == "template" {
             self.instantiation(&declaration);
         } else if scope == Scope::Namespace {
             self.variable(&declaration);
         }
         declaration.end
+    }
+
+    /// Notes a member variable that is, or has in it, a pointer to memory of the device.
+    fn member(&mut self, declaration: Range<usize>) {
+        let words = || declaration.clone().map(|index| self.tokens.get(index));
+        let is_pointer = words().any(|word| matches!(word, "*" | "&"))
+            && words().any(|word| matches!(word, "device" | "constant"));
+        let is_static = words().any(|word| matches!(word, "static" | "constexpr"));
+        if !is_static
+            && (is_pointer || words().any(|word| self.pointers.contains_key(word)))
+            && let Some((record, _)) = self.records.last()
+        {
+            self.pointers.entry(record.clone()).or_insert(declaration.start);
+        }
     }
 
     fn namespace(&mut self, head: usize, limit: usize) -> usize {

@@ -1,5 +1,8 @@
 //! Kernels, their parameters and their instantiations.
 
+use std::ops::Range;
+
+use super::super::body::ARGUMENT_BUFFERS;
 use super::super::token::Kind;
 use super::super::{Binding, Instantiation, Kernel, Parameter, names};
 use super::{Declaration, Scanner};
@@ -12,6 +15,9 @@ impl Scanner<'_> {
         let mut parameters: Vec<(usize, String, Option<Binding>, bool)> = Vec::new();
         for range in self.split_parameters(open + 1, close) {
             let (name, binding, optional) = self.parameter(range.clone());
+            if !matches!(binding, Some(Binding::Threadgroup(_) | Binding::Builtin(_))) {
+                self.argument_buffer(range.clone());
+            }
             parameters.push((range.start, name, binding, optional));
         }
         let mut taken: Vec<u32> = parameters
@@ -57,7 +63,7 @@ impl Scanner<'_> {
         });
     }
 
-    pub(in crate::scan) fn split_parameters(&self, from: usize, to: usize) -> Vec<std::ops::Range<usize>> {
+    pub(in crate::scan) fn split_parameters(&self, from: usize, to: usize) -> Vec<Range<usize>> {
         let tokens = self.tokens;
         let (mut ranges, mut start, mut at) = (Vec::new(), from, from);
         while at < to {
@@ -78,8 +84,17 @@ impl Scanner<'_> {
         ranges
     }
 
+    /// Refuses a buffer of pointers: nothing here gives the host an address to fill in. For Apple's compiler it is right.
+    fn argument_buffer(&mut self, parameter: Range<usize>) {
+        let pointer = parameter.clone().find_map(|index| self.pointers.get(self.tokens.get(index)));
+        if let Some(&pointer) = pointer.filter(|_| !self.is_lint()) {
+            let message = format!("{ARGUMENT_BUFFERS}: kernel parameter '{}'", self.tokens.slice(parameter));
+            self.report(pointer, message);
+        }
+    }
+
     /// Name, binding and optionality of one kernel parameter.
-    fn parameter(&mut self, range: std::ops::Range<usize>) -> (String, Option<Binding>, bool) {
+    fn parameter(&mut self, range: Range<usize>) -> (String, Option<Binding>, bool) {
         let tokens = self.tokens;
         let (mut name, mut binding, mut optional) = (String::new(), None, false);
         let mut at = range.start;

@@ -33,6 +33,15 @@ impl Scanner<'_> {
                 says_const |= add_const;
                 self.replace(index, index, if add_const { "const".to_owned() } else { String::new() });
             }
+            if self.is_lint() && has_address_space {
+                // Those for the other spaces return references to these.
+                signature = format!(
+                    "{:?} {:?}{}",
+                    self.namespaces,
+                    self.records.last(),
+                    tokens.slice(name..(close + 1).min(declaration.end))
+                );
+            }
             if is_const && !is_constructor {
                 signature.push_str(" const");
             }

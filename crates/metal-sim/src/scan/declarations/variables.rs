@@ -93,8 +93,22 @@ impl Scanner<'_> {
         if !depends || equals <= declaration.head + 1 {
             return;
         }
-        let name = tokens.get(equals - 1).to_owned();
-        let type_name = self.type_words(declaration.head, equals - 1);
+        // Attributes may stand behind the name.
+        let end = (declaration.head..equals).find(|&index| tokens.get(index) == "[").unwrap_or(equals);
+        let attributes = end < equals && tokens.get(end + 1) == "[";
+        if end <= declaration.head + 1 || (end < equals && !attributes) {
+            let message = "arrays that are computed from function constants are outside the subset that the \
+                           simulator runs";
+            self.report(declaration.head, message);
+            return;
+        }
+        let name = tokens.get(end - 1).to_owned();
+        let type_name = self.type_words(declaration.head, end - 1);
+        // Components of vectors are members of the constant, too.
+        let base = match type_name.as_str() {
+            "auto" => String::new(),
+            name => format!(" : metal_sim::Components<{name}, metal_sim_constant_{}>", self.unique + 1),
+        };
         let expression = tokens.slice(equals + 1..last).to_owned();
         let unique = self.next_unique();
         self.dynamic_constants.push(name.clone());
@@ -103,7 +117,7 @@ impl Scanner<'_> {
             declaration.start,
             last,
             format!(
-                "struct metal_sim_constant_{unique} {{ METAL_SIM_INLINE operator {type_name}() const {{ return {expression}; }} }}; \
+                "struct metal_sim_constant_{unique}{base} {{ METAL_SIM_INLINE operator {type_name}() const {{ return {expression}; }} }}; \
                  static const metal_sim_constant_{unique} {name};"
             ),
         );

@@ -6,7 +6,7 @@ use std::process::{Command, Output, Stdio};
 
 /// The language and the arithmetic of `CompileOptions::default()`, and the least system that has this language: a library for a
 /// later system than the one that it meets would be refused.
-const FLAGS: [&str; 4] = ["-std=metal3.1", "-mmacosx-version-min=14.0", "-O3", "-ffast-math"];
+const FLAGS: [&str; 4] = ["-std=metal3.0", "-mmacosx-version-min=13.0", "-O3", "-ffast-math"];
 
 /// A library that was compiled: its name, and the file.
 pub type Compiled = (&'static str, PathBuf);

@@ -21,7 +21,7 @@ kernel void attention_classic(device const float* q [[buffer(0)]],
     const int position = positions[token];
 
     float query[PARTS], out[PARTS];
-    for (short i = 0; i < PARTS; i++) {
+    UNROLL for (short i = 0; i < PARTS; i++) {
         const int e = lane + i * SIMD_WIDTH;
         query[i] = e < args.head_dim ? args.scale * q[(ulong(token) * args.heads + head) * args.head_dim + e] : 0.0f;
         out[i] = 0.0f;
@@ -33,7 +33,7 @@ kernel void attention_classic(device const float* q [[buffer(0)]],
         device const uchar* k = keys + ulong(row) * args.key_row_bytes;
         device const uchar* v = values + ulong(row) * args.value_row_bytes;
         float score = 0.0f;
-        for (short i = 0; i < PARTS; i++) {
+        UNROLL for (short i = 0; i < PARTS; i++) {
             const int e = lane + i * SIMD_WIDTH;
             if (e < args.head_dim) score += query[i] * C::load1(k, kv_head * args.head_dim + e);
         }
@@ -42,13 +42,13 @@ kernel void attention_classic(device const float* q [[buffer(0)]],
         const float rescale = precise::exp(largest - top), weight = precise::exp(score - top);
         largest = top;
         sum = sum * rescale + weight;
-        for (short i = 0; i < PARTS; i++) {
+        UNROLL for (short i = 0; i < PARTS; i++) {
             const int e = lane + i * SIMD_WIDTH;
             if (e < args.value_dim) out[i] = out[i] * rescale + weight * C::load1(v, kv_head * args.value_dim + e);
         }
     }
     const float factor = normaliser(largest, sum, head, sinks, args);
-    for (short i = 0; i < PARTS; i++) {
+    UNROLL for (short i = 0; i < PARTS; i++) {
         const int e = lane + i * SIMD_WIDTH;
         if (e < args.value_dim) y[(ulong(token) * args.heads + head) * args.value_dim + e] = out[i] * factor;
     }
@@ -75,7 +75,7 @@ kernel void attention_flash(device const float* q [[buffer(0)]],
                             ushort simd [[simdgroup_index_in_threadgroup]],
                             ushort lane [[thread_index_in_simdgroup]]) {
     constexpr short PIECES = D / 16;
-    threadgroup float outputs[FLASH_SIMDGROUPS * D];
+    alignas(16) threadgroup float outputs[FLASH_SIMDGROUPS * D];
     threadgroup float2 states[FLASH_SIMDGROUPS];
     const int head = int(group.x), token = int(group.y), split = int(group.z);
     const int kv_head = head / (args.heads / args.kv_heads);
@@ -87,7 +87,7 @@ kernel void attention_flash(device const float* q [[buffer(0)]],
     const short sub = lane & 3, slot = lane >> 2;
     float4 query[PIECES], out[PIECES];
     device const float* from = q + (ulong(token) * args.heads + head) * D;
-    for (short i = 0; i < PIECES; i++) {
+    UNROLL for (short i = 0; i < PIECES; i++) {
         query[i] = args.scale * load4(from + 4 * (sub + 4 * i));
         out[i] = 0.0f;
     }
@@ -98,7 +98,7 @@ kernel void attention_flash(device const float* q [[buffer(0)]],
         float score = 0.0f;
         if (row >= 0) {
             device const uchar* k = keys + ulong(row) * args.key_row_bytes;
-            for (short i = 0; i < PIECES; i++) score += dot(query[i], C::load(k, kv_head * D + 4 * (sub + 4 * i)));
+            UNROLL for (short i = 0; i < PIECES; i++) score += dot(query[i], C::load(k, kv_head * D + 4 * (sub + 4 * i)));
         }
         score += simd_shuffle_xor(score, 1);
         score += simd_shuffle_xor(score, 2);
@@ -109,7 +109,7 @@ kernel void attention_flash(device const float* q [[buffer(0)]],
             const float rescale = precise::exp(largest - top), weight = precise::exp(score - top);
             largest = top;
             sum = sum * rescale + weight;
-            for (short i = 0; i < PIECES; i++) {
+            UNROLL for (short i = 0; i < PIECES; i++) {
                 out[i] = out[i] * rescale + weight * C::load(v, kv_head * D + 4 * (sub + 4 * i));
             }
         }
@@ -121,7 +121,7 @@ kernel void attention_flash(device const float* q [[buffer(0)]],
     const float rescale = precise::exp(largest - top);
     sum *= rescale;
     for (ushort step = 4; step < 32; step *= 2) sum += simd_shuffle_xor(sum, step);
-    for (short i = 0; i < PIECES; i++) {
+    UNROLL for (short i = 0; i < PIECES; i++) {
         float4 o = out[i] * rescale;
         for (ushort step = 4; step < 32; step *= 2) {
             o += float4(simd_shuffle_xor(o.x, step), simd_shuffle_xor(o.y, step), simd_shuffle_xor(o.z, step),

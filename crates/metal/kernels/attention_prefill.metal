@@ -29,16 +29,16 @@ kernel void attention_prefill(device const float* q [[buffer(0)]],
     constexpr short COLUMNS = (DB + SIMDS - 1) / SIMDS;           // of the output, for each SIMD-group
     constexpr short PER_ROW = THREADS / QUERIES;                  // threads of a query's softmax
     // All in contiguous blocks of 8x8, so that loading one touches every bank once.
-    threadgroup float queries[QUERIES * D];
-    threadgroup T tile[KEYS * D];
-    threadgroup float scores[QUERIES * KEYS];
+    alignas(16) threadgroup float queries[QUERIES * D];
+    alignas(16) threadgroup T tile[KEYS * D];
+    alignas(16) threadgroup float scores[QUERIES * KEYS];
     // How far the output of each query shrinks, on the diagonal of a matrix that multiplies it.
     threadgroup float shrink[QB * 64];
     threadgroup float normalisers[QUERIES];
     threadgroup int rows[KEYS];
 
-    // Which sequence's tile this is. The grid has a tile for every started run of QUERIES tokens, at most; the rest goes.
-    int sequence = 0, tile_index = int(group.y);
+    // Which sequence's tile this is. The grids of a node have one for every started run of QUERIES tokens, at most; the rest goes.
+    int sequence = 0, tile_index = args.first_tile + int(group.y);
     while (sequence < args.sequences) {
         const int tiles = (ranges[sequence + 1] - ranges[sequence] + QUERIES - 1) / QUERIES;
         if (tile_index < tiles) break;
@@ -66,8 +66,8 @@ kernel void attention_prefill(device const float* q [[buffer(0)]],
     float largest = NO_SCORE, sum = 0.0f;
 
     simdgroup_float8x8 out[QB][COLUMNS];
-    for (short b = 0; b < QB; b++) {
-        for (short c = 0; c < COLUMNS; c++) out[b][c] = make_filled_simdgroup_matrix<float, 8, 8>(0.0f);
+    UNROLL for (short b = 0; b < QB; b++) {
+        UNROLL for (short c = 0; c < COLUMNS; c++) out[b][c] = make_filled_simdgroup_matrix<float, 8, 8>(0.0f);
     }
 
     // Positions of a sequence rise by one: the first token sees the earliest key, the last token the latest.
@@ -103,7 +103,7 @@ kernel void attention_prefill(device const float* q [[buffer(0)]],
         threadgroup_barrier(mem_flags::mem_threadgroup);
 
         float mine[KEYS / PER_ROW], top = largest;
-        for (short i = 0; i < KEYS / PER_ROW; i++) {
+        UNROLL for (short i = 0; i < KEYS / PER_ROW; i++) {
             const short k = my_key + i * PER_ROW;
             const int key = base + k;
             const bool seen = key >= my_first && key <= my_position && rows[k] >= 0;
@@ -113,7 +113,7 @@ kernel void attention_prefill(device const float* q [[buffer(0)]],
         }
         for (ushort step = 1; step < PER_ROW; step *= 2) top = max(top, simd_shuffle_xor(top, step));
         float added = 0.0f;
-        for (short i = 0; i < KEYS / PER_ROW; i++) {
+        UNROLL for (short i = 0; i < KEYS / PER_ROW; i++) {
             const short k = my_key + i * PER_ROW;
             const float weight = mine[i] > NO_SCORE ? precise::exp(mine[i] - top) : 0.0f;
             scores[((my_row / 8) * KB + k / 8) * 64 + (my_row & 7) * 8 + (k & 7)] = weight;
@@ -132,35 +132,35 @@ kernel void attention_prefill(device const float* q [[buffer(0)]],
         }
         threadgroup_barrier(mem_flags::mem_threadgroup);
 
-        for (short b = 0; b < QB; b++) {
+        UNROLL for (short b = 0; b < QB; b++) {
             // Maxima soon stop rising: most steps need no rescaling.
             if (simd_any(lane < 8 && shrink[b * 64 + lane * 9] != 1.0f)) {
                 simdgroup_float8x8 factor;
                 simdgroup_load(factor, shrink + b * 64, 8);
-                for (short c = 0; c < COLUMNS; c++) {
+                UNROLL for (short c = 0; c < COLUMNS; c++) {
                     simdgroup_float8x8 scaled;
                     simdgroup_multiply(scaled, factor, out[b][c]);
                     out[b][c] = scaled;
                 }
             }
         }
-        for (short k = 0; k < KB; k++) {
+        UNROLL for (short k = 0; k < KB; k++) {
             simdgroup_float8x8 weights[QB];
-            for (short b = 0; b < QB; b++) simdgroup_load(weights[b], scores + (b * KB + k) * 64, 8);
-            for (short c = 0; c < COLUMNS; c++) {
-                if (simd + c * SIMDS >= DB) break;
+            UNROLL for (short b = 0; b < QB; b++) simdgroup_load(weights[b], scores + (b * KB + k) * 64, 8);
+            UNROLL for (short c = 0; c < COLUMNS; c++) {
+                if (DB % SIMDS != 0 && simd + c * SIMDS >= DB) break;
                 simdgroup_matrix<T, 8, 8> vs;
                 simdgroup_load(vs, tile + (k * DB + simd + c * SIMDS) * 64, 8);
-                for (short b = 0; b < QB; b++) simdgroup_multiply_accumulate(out[b][c], weights[b], vs, out[b][c]);
+                UNROLL for (short b = 0; b < QB; b++) simdgroup_multiply_accumulate(out[b][c], weights[b], vs, out[b][c]);
             }
         }
     }
 
     // The output goes where the queries were: nobody has read them since the barriers of the last step.
     if (my_key == 0) normalisers[my_row] = normaliser(largest, sum, head, sinks, args);
-    for (short b = 0; b < QB; b++) {
-        for (short c = 0; c < COLUMNS; c++) {
-            if (simd + c * SIMDS >= DB) break;
+    UNROLL for (short b = 0; b < QB; b++) {
+        UNROLL for (short c = 0; c < COLUMNS; c++) {
+            if (DB % SIMDS != 0 && simd + c * SIMDS >= DB) break;
             simdgroup_store(out[b][c], queries + b * 8 * D + (simd + c * SIMDS) * 8, D);
         }
     }

@@ -49,19 +49,24 @@ template <> struct CacheWriter<CacheF32> {
 template <> struct CacheWriter<CacheF16> {
     static void store(device uchar* row, int first, int count, float4 v) {
         device half* p = (device half*)row + first;
-        for (int i = 0; i < min(count, 4); i++) p[i] = half(v[i]);
+        const half4 h = half4(v);
+        if (count >= 4) *(device packed_half4*)p = packed_half4(h);
+        else store_tail(p, h, count);
     }
 };
 
 template <> struct CacheWriter<CacheBF16> {
     static void store(device uchar* row, int first, int count, float4 v) {
         device ushort* p = (device ushort*)row + first;
+        ushort4 upper;
         // To nearest, ties to even; NaN stays NaN.
-        for (int i = 0; i < min(count, 4); i++) {
+        UNROLL for (short i = 0; i < 4; i++) {
             const uint bits = as_type<uint>(v[i]);
             const bool nan = (bits & 0x7fffffffu) > 0x7f800000u;
-            p[i] = ushort(nan ? bits >> 16 | 64u : (bits + 0x7fffu + (bits >> 16 & 1u)) >> 16);
+            upper[i] = ushort(nan ? bits >> 16 | 64u : (bits + 0x7fffu + (bits >> 16 & 1u)) >> 16);
         }
+        if (count >= 4) *(device packed_ushort4*)p = packed_ushort4(upper);
+        else store_tail(p, upper, count);
     }
 };
 
@@ -76,6 +81,6 @@ template <> struct CacheWriter<CacheQ8_0> {
         device BlockQ8_0* b = (device BlockQ8_0*)row + (first >> 5);
         // Scales past the range of a half saturate: an infinite one would turn the whole row into NaN.
         if ((first & 31) == 0) b->d = half(min(d, 65504.0f));
-        for (short i = 0; i < 4; i++) b->qs[(first & 31) + i] = (signed char)int(round(v[i] * inverse));
+        UNROLL for (short i = 0; i < 4; i++) b->qs[(first & 31) + i] = (signed char)int(round(v[i] * inverse));
     }
 };

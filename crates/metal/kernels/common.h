@@ -5,21 +5,35 @@
 inline float4 load4(device const float* p) { return float4(*(device const packed_float4*)p); }
 inline void store4(device float* p, float4 v) { *(device packed_float4*)p = packed_float4(v); }
 
-// Four floats of which only the first `count` exist (four and more: all; 0 and less: none); the others are zero and are not
-// touched.
-inline float4 load4_partial(device const float* p, int count) {
-    if (count >= 4) return load4(p);
-    float4 v = 0.0f;
-    for (int i = 0; i < count; i++) v[i] = p[i];
+// Before a loop whose bounds are known to the compiler: what it indexes stays in registers, which have no addresses.
+#define UNROLL _Pragma("clang loop unroll(full)")
+
+// The first `count` of less than four elements (0 and less: none); the others are zero and are not touched. Named, since an index
+// that is computed would put the vector into memory.
+template <typename T>
+inline vec<T, 4> load_tail(device const T* p, int count) {
+    vec<T, 4> v = T(0);
+    if (count > 0) v.x = p[0];
+    if (count > 1) v.y = p[1];
+    if (count > 2) v.z = p[2];
     return v;
 }
-inline void store4_partial(device float* p, float4 v, int count) {
-    if (count >= 4) {
-        store4(p, v);
-        return;
-    }
-    for (int i = 0; i < count; i++) p[i] = v[i];
+template <typename T>
+inline void store_tail(device T* p, vec<T, 4> v, int count) {
+    if (count > 0) p[0] = v.x;
+    if (count > 1) p[1] = v.y;
+    if (count > 2) p[2] = v.z;
 }
+
+// Four floats of which only the first `count` exist: four and more are all.
+inline float4 load4_partial(device const float* p, int count) { return count >= 4 ? load4(p) : load_tail(p, count); }
+inline void store4_partial(device float* p, float4 v, int count) {
+    if (count >= 4) store4(p, v);
+    else store_tail(p, v, count);
+}
+
+// Below every finite float, and itself one: fast arithmetic may take it that there is no infinity.
+#define LOWEST (-3.402823466e38f)
 
 inline float sum4(float4 v) { return (v.x + v.y) + (v.z + v.w); }
 

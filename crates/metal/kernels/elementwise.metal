@@ -5,7 +5,7 @@ constant int OPERATION [[function_constant(0)]];
 constant int ACTIVATION [[function_constant(1)]];
 
 inline float4 activate4(float4 v) {
-    for (short i = 0; i < 4; i++) v[i] = activate(ACTIVATION, v[i]);
+    UNROLL for (short i = 0; i < 4; i++) v[i] = activate(ACTIVATION, v[i]);
     return v;
 }
 
@@ -20,34 +20,26 @@ kernel void unary(device const float* x [[buffer(0)]],
     if (OPERATION == UNARY_SCALE) v *= args.factor;
     if (OPERATION == UNARY_ACTIVATION) v = activate4(v);
     if (OPERATION == UNARY_SOFT_CAP) {
-        for (short j = 0; j < 4; j++) v[j] = args.factor * safe_tanh(v[j] / args.factor);
+        UNROLL for (short j = 0; j < 4; j++) v[j] = args.factor * safe_tanh(v[j] / args.factor);
     }
     store4_partial(y + i, v, count);
 }
 
-// `b` of `period` elements is repeated: one row for every row of `a`, or all of it once.
+// `b` of `period` elements is repeated: one row for every row of `a`, or all of it once. The grid's rows are these, so that no
+// index has to be divided.
 kernel void binary(device const float* a [[buffer(0)]],
                    device const float* b [[buffer(1)]],
                    device float* y [[buffer(2)]],
                    constant ElementwiseArgs& args [[buffer(3)]],
-                   uint at [[thread_position_in_grid]]) {
-    const ulong i = ulong(at) * 4;
-    const int count = int(min(args.elements - i, ulong(4)));
-    float4 v = load4_partial(a + i, count), w;
-    if (args.period == args.elements) {
-        w = load4_partial(b + i, count);
-    } else {
-        // Rows of odd width: each element may be the first of a row.
-        ulong j = i % args.period;
-        for (short k = 0; k < 4; k++) {
-            w[k] = b[j];
-            j = j + 1 == args.period ? 0 : j + 1;
-        }
-    }
+                   uint2 at [[thread_position_in_grid]]) {
+    const ulong column = ulong(at.x) * 4, i = at.y * args.period + column;
+    const int count = int(min(args.period - column, ulong(4)));
+    float4 v = load4_partial(a + i, count);
+    const float4 w = load4_partial(b + column, count);
     if (OPERATION == BINARY_ADD) v += w;
     if (OPERATION == BINARY_MUL) v *= w;
     if (OPERATION == BINARY_GATED) {
-        for (short k = 0; k < 4; k++) v[k] = gated(ACTIVATION, v[k], w[k], args.factor, args.limit);
+        UNROLL for (short k = 0; k < 4; k++) v[k] = gated(ACTIVATION, v[k], w[k], args.factor, args.limit);
     }
     store4_partial(y + i, v, count);
 }

@@ -28,7 +28,7 @@ kernel void expert_matvec(device const uchar* w [[buffer(0)]],
     // Rows past the end read the last one again; they are not stored.
     RowSums<EXPERT_ROWS, 1> p;
     const ulong base = ulong(expert) * args.rows;
-    for (short r = 0; r < EXPERT_ROWS; r++) {
+    UNROLL for (short r = 0; r < EXPERT_ROWS; r++) {
         const bool up = has_gate && r >= EXPERT_ROWS / 2;
         const int index = min(first + (up ? r - EXPERT_ROWS / 2 : int(r)), args.rows - 1);
         p.row[r] = (up ? w1 : w) + (base + index) * args.row_bytes;
@@ -36,7 +36,7 @@ kernel void expert_matvec(device const uchar* w [[buffer(0)]],
     p.in[0] = x + ulong(choice / args.choices_per_row) * args.cols;
     add_products<F>(p, args.cols, lane);
     if (lane != 0) return;
-    for (short r = 0; r < EXPERT_ROWS; r++) {
+    UNROLL for (short r = 0; r < EXPERT_ROWS; r++) {
         if (r >= step || first + r >= args.rows) continue;
         float value = p.acc[r][0], up = p.acc[(r + EXPERT_ROWS / 2) % EXPERT_ROWS][0];
         if (args.has_bias != 0) {

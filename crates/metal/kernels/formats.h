@@ -82,7 +82,7 @@ struct Q4_1 : Block32<BlockQ4_1> {
 inline void add_fifth_bits(device const uchar* qh, int first, thread Unit& u) {
     uint word = uint(*(device const ushort*)qh) | uint(*(device const ushort*)(qh + 2)) << 16;
     word >>= first;
-    for (short i = 0; i < 2; i++) {
+    UNROLL for (short i = 0; i < 2; i++) {
         u.q[i] += 16.0f * bits_of(word, 4 * i);
         u.q[2 + i] += 16.0f * bits_of(word, 16 + 4 * i);
     }
@@ -111,7 +111,7 @@ struct Q5_1 : Block32<BlockQ5_1> {
 
 // Sixteen bytes as signed integers.
 inline void unpack_int8(device const signed char* p, thread Unit& u) {
-    for (short i = 0; i < 4; i++) u.q[i] = float4(char4(*(device const packed_char4*)(p + 4 * i)));
+    UNROLL for (short i = 0; i < 4; i++) u.q[i] = float4(char4(*(device const packed_char4*)(p + 4 * i)));
 }
 
 struct Q8_0 {
@@ -131,7 +131,7 @@ constant float IQ4_NL_TABLE[16] = QUANT_IQ4_NL_VALUES;
 constant float E2M1_TABLE[16] = QUANT_E2M1_DOUBLED_VALUES;
 
 inline void look_up(constant const float* table, thread Unit& u) {
-    for (short i = 0; i < 4; i++) {
+    UNROLL for (short i = 0; i < 4; i++) {
         uint4 index = uint4(u.q[i]);
         u.q[i] = float4(table[index.x], table[index.y], table[index.z], table[index.w]);
     }
@@ -156,7 +156,7 @@ struct MXFP4 : Block32<BlockMXFP4> {
         // Seventeen bytes: at any address, so byte by byte.
         device const uchar* p = b->qs + (unit & 1) * 8;
         ushort4 w;
-        for (short i = 0; i < 4; i++) w[i] = ushort(p[2 * i] | p[2 * i + 1] << 8);
+        UNROLL for (short i = 0; i < 4; i++) w[i] = ushort(p[2 * i] | p[2 * i + 1] << 8);
         unpack_nibbles(w, u);
         look_up(E2M1_TABLE, u);
         // 2^(e - 128); the two smallest are subnormal.
@@ -208,7 +208,7 @@ struct Q5_K : Block256<BlockQ5_K> {
         float4 bits[4];
         unpack_bytes(h & 1, (h >> 8) & 1, bits[0], bits[1]);
         unpack_bytes((h >> 1) & 1, (h >> 9) & 1, bits[2], bits[3]);
-        for (short i = 0; i < 4; i++) u.q[i] += 16.0f * bits[i];
+        UNROLL for (short i = 0; i < 4; i++) u.q[i] += 16.0f * bits[i];
         scale_k(b, run, u);
     }
 };
@@ -225,7 +225,7 @@ struct Q6_K {
         float4 bits[4];
         unpack_bytes(h & 3, (h >> 8) & 3, bits[0], bits[1]);
         unpack_bytes((h >> 4) & 3, (h >> 12) & 3, bits[2], bits[3]);
-        for (short i = 0; i < 4; i++) u.q[i] += 16.0f * bits[i];
+        UNROLL for (short i = 0; i < 4; i++) u.q[i] += 16.0f * bits[i];
         int s = half_block * 8 + (part >> 1);
         u.scale = float(b->d) * float2(b->scales[s], b->scales[s + 4]);
         u.shift = -32.0f * u.scale;
@@ -273,7 +273,7 @@ struct Q3_K : Block2Bit {
         float4 bits[4];
         unpack_bytes(h & 1, (h >> 8) & 1, bits[0], bits[1]);
         unpack_bytes((h >> 1) & 1, (h >> 9) & 1, bits[2], bits[3]);
-        for (short i = 0; i < 4; i++) u.q[i] += 4.0f * bits[i];
+        UNROLL for (short i = 0; i < 4; i++) u.q[i] += 4.0f * bits[i];
         int s = sub_block(unit);
         u.scale = float(b->d) * float2(scale(b->scales, s), scale(b->scales, s + 2));
         u.shift = -4.0f * u.scale;
@@ -319,7 +319,7 @@ struct F32 : FloatUnits {
     static void load(device const uchar* row, int unit, int cols, thread Unit& u) {
         device const float* p = (device const float*)row + unit * 16;
         int rest = cols - unit * 16;
-        for (short i = 0; i < 4; i++) u.q[i] = load4_partial(p + 4 * i, rest - 4 * i);
+        UNROLL for (short i = 0; i < 4; i++) u.q[i] = load4_partial(p + 4 * i, rest - 4 * i);
         u.scale = 1.0f;
         u.shift = 0.0f;
     }
@@ -329,13 +329,11 @@ struct F16 : FloatUnits {
     static void load(device const uchar* row, int unit, int cols, thread Unit& u) {
         device const half* p = (device const half*)row + unit * 16;
         int rest = cols - unit * 16;
-        for (short i = 0; i < 4; i++) {
-            if (rest >= 4 * i + 4) {
-                u.q[i] = float4(half4(*(device const packed_half4*)(p + 4 * i)));
-            } else {
-                u.q[i] = 0.0f;
-                for (int j = 4 * i; j < rest; j++) u.q[i][j - 4 * i] = float(p[j]);
-            }
+        UNROLL for (short i = 0; i < 4; i++) {
+            half4 h;
+            if (rest >= 4 * i + 4) h = half4(*(device const packed_half4*)(p + 4 * i));
+            else h = load_tail(p + 4 * i, rest - 4 * i);
+            u.q[i] = float4(h);
         }
         u.scale = 1.0f;
         u.shift = 0.0f;
@@ -348,14 +346,11 @@ struct BF16 : FloatUnits {
     static void load(device const uchar* row, int unit, int cols, thread Unit& u) {
         device const ushort* p = (device const ushort*)row + unit * 16;
         int rest = cols - unit * 16;
-        for (short i = 0; i < 4; i++) {
-            uint4 bits = 0u;
-            if (rest >= 4 * i + 4) {
-                bits = uint4(ushort4(*(device const packed_ushort4*)(p + 4 * i)));
-            } else {
-                for (int j = 4 * i; j < rest; j++) bits[j - 4 * i] = p[j];
-            }
-            u.q[i] = as_type<float4>(bits << 16);
+        UNROLL for (short i = 0; i < 4; i++) {
+            ushort4 upper;
+            if (rest >= 4 * i + 4) upper = ushort4(*(device const packed_ushort4*)(p + 4 * i));
+            else upper = load_tail(p + 4 * i, rest - 4 * i);
+            u.q[i] = as_type<float4>(uint4(upper) << 16);
         }
         u.scale = 1.0f;
         u.shift = 0.0f;

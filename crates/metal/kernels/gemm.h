@@ -39,8 +39,8 @@ inline void gemm_tile(device const uchar* in_row,
     threadgroup const W* my_weights = weights + (simd & 1) * 4 * 4 * 64;
     threadgroup const float* my_inputs = inputs + (simd >> 1) * 2 * 4 * 64;
     simdgroup_float8x8 acc[2][4];
-    for (short i = 0; i < 2; i++) {
-        for (short j = 0; j < 4; j++) acc[i][j] = make_filled_simdgroup_matrix<float, 8, 8>(0.0f);
+    UNROLL for (short i = 0; i < 2; i++) {
+        UNROLL for (short j = 0; j < 4; j++) acc[i][j] = make_filled_simdgroup_matrix<float, 8, 8>(0.0f);
     }
 
     for (int step = 0; step < units; step += 2) {
@@ -57,20 +57,20 @@ inline void gemm_tile(device const uchar* in_row,
         }
         // The loads above overlap with the products of the step before; now its tiles may be overwritten.
         threadgroup_barrier(mem_flags::mem_threadgroup);
-        for (short i = 0; i < 4; i++) {
+        UNROLL for (short i = 0; i < 4; i++) {
             *(threadgroup W4*)(to_weights + (i >> 1) * 64 + (i & 1) * 4) = W4(decoded.v[i]);
         }
-        for (short i = 0; i < 2; i++) *(threadgroup float4*)(to_inputs + i * 4) = in[i];
+        UNROLL for (short i = 0; i < 2; i++) *(threadgroup float4*)(to_inputs + i * 4) = in[i];
         threadgroup_barrier(mem_flags::mem_threadgroup);
 
-        for (short k = 0; k < GEMM_STEP / 8; k++) {
+        UNROLL for (short k = 0; k < GEMM_STEP / 8; k++) {
             simdgroup_matrix<W, 8, 8> a[4];
             simdgroup_float8x8 b[2];
             // Weights lie row by row, as they were decoded, and are wanted with the row as the column.
-            for (short j = 0; j < 4; j++) simdgroup_load(a[j], my_weights + (j * 4 + k) * 64, 8, ulong2(0, 0), true);
-            for (short i = 0; i < 2; i++) simdgroup_load(b[i], my_inputs + (i * 4 + k) * 64, 8);
-            for (short i = 0; i < 2; i++) {
-                for (short j = 0; j < 4; j++) simdgroup_multiply_accumulate(acc[i][j], b[i], a[j], acc[i][j]);
+            UNROLL for (short j = 0; j < 4; j++) simdgroup_load(a[j], my_weights + (j * 4 + k) * 64, 8, ulong2(0, 0), true);
+            UNROLL for (short i = 0; i < 2; i++) simdgroup_load(b[i], my_inputs + (i * 4 + k) * 64, 8);
+            UNROLL for (short i = 0; i < 2; i++) {
+                UNROLL for (short j = 0; j < 4; j++) simdgroup_multiply_accumulate(acc[i][j], b[i], a[j], acc[i][j]);
             }
         }
     }
@@ -78,8 +78,8 @@ inline void gemm_tile(device const uchar* in_row,
     // Results go through threadgroup memory: edges of the matrix are cut there, and rows are written as whole lines.
     threadgroup_barrier(mem_flags::mem_threadgroup);
     threadgroup float* results = (threadgroup float*)scratch;
-    for (short i = 0; i < 2; i++) {
-        for (short j = 0; j < 4; j++) {
+    UNROLL for (short i = 0; i < 2; i++) {
+        UNROLL for (short j = 0; j < 4; j++) {
             threadgroup float* to = results + ((simd >> 1) * 16 + i * 8) * GEMM_ROWS + (simd & 1) * 32 + j * 8;
             simdgroup_store(acc[i][j], to, GEMM_ROWS);
         }

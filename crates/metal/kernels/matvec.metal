@@ -50,23 +50,23 @@ kernel void matvec(device const uchar* w0 [[buffer(0)]],
 
     // Rows and tokens past the end read the last one again; they are not stored.
     RowSums<ROWS, TOKENS> p;
-    for (short r = 0; r < ROWS; r++) {
+    UNROLL for (short r = 0; r < ROWS; r++) {
         const bool up = gated && r >= ROWS / 2;
         const int index = min(first + (up ? r - ROWS / 2 : int(r)), rows - 1);
         p.row[r] = (up ? w1 : w) + ulong(index) * args.row_bytes;
     }
     const int first_token = int(group.y) * TOKENS;
-    for (short t = 0; t < TOKENS; t++) p.in[t] = x + ulong(min(first_token + t, args.tokens - 1)) * args.cols;
+    UNROLL for (short t = 0; t < TOKENS; t++) p.in[t] = x + ulong(min(first_token + t, args.tokens - 1)) * args.cols;
     add_products<F>(p, args.cols, lane);
 
-    for (short t = 0; t < TOKENS; t++) {
+    UNROLL for (short t = 0; t < TOKENS; t++) {
         const int token = first_token + t;
         if (lane != 0 || token >= args.tokens) continue;
         if (gated) {
-            for (short r = 0; r < ROWS / 2; r++) p.acc[r][t] = activate(args.gate, p.acc[r][t]) * p.acc[r + ROWS / 2][t];
+            UNROLL for (short r = 0; r < ROWS / 2; r++) p.acc[r][t] = activate(args.gate, p.acc[r][t]) * p.acc[r + ROWS / 2][t];
         }
         // Accumulators are registers: indexed by constants only.
-        for (short r = 0; r < ROWS; r++) {
+        UNROLL for (short r = 0; r < ROWS; r++) {
             if (r >= step || first + r >= rows) continue;
             const ulong at = ulong(token) * args.y_stride + column + first + r;
             float value = p.acc[r][t];

@@ -5,7 +5,7 @@
 kernel void rope(device const float* x [[buffer(0)]],
                  device float* y [[buffer(1)]],
                  constant RopeArgs& args [[buffer(2)]],
-                 constant ulong* turns [[buffer(3)]],
+                 device const ulong* turns [[buffer(3)]],
                  device const int* positions [[buffer(4)]],
                  uint3 at [[thread_position_in_grid]]) {
     const int pair = int(at.x), head = int(at.y), row = int(at.z);

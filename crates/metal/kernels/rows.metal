@@ -10,7 +10,7 @@ kernel void get_rows(device const uchar* table [[buffer(0)]],
                      uint2 at [[thread_position_in_grid]]) {
     const int unit = int(at.x), index = indices[at.y];
     UnitValues values;
-    for (short i = 0; i < 4; i++) values.v[i] = 0.0f;
+    UNROLL for (short i = 0; i < 4; i++) values.v[i] = 0.0f;
     if (index >= 0 && index < args.table_rows) {
         Unit u;
         F::load(table + ulong(index) * args.row_bytes, unit, args.cols, u);
@@ -18,7 +18,7 @@ kernel void get_rows(device const uchar* table [[buffer(0)]],
     }
     const int offset = F::offset(unit);
     device float* out = y + ulong(at.y) * args.cols + offset;
-    for (short i = 0; i < 4; i++) {
+    UNROLL for (short i = 0; i < 4; i++) {
         const int e = (i >> 1) * F::GAP + 4 * (i & 1);
         store4_partial(out + e, values.v[i], F::PARTIAL ? args.cols - offset - e : 4);
     }

@@ -12,12 +12,12 @@ kernel void softmax(device const float* x [[buffer(0)]],
                     ushort simds [[simdgroups_per_threadgroup]]) {
     threadgroup float partial[SIMD_WIDTH];
     const ulong base = ulong(row) * args.cols;
-    float largest = -INFINITY;
+    float largest = LOWEST;
     for (int i = thread_index; i < args.cols; i += threads) largest = max(largest, args.scale * x[base + i]);
     largest = simd_max(largest);
     if (lane == 0) partial[simd] = largest;
     threadgroup_barrier(mem_flags::mem_threadgroup);
-    largest = simd_max(lane < simds ? partial[lane] : -INFINITY);
+    largest = simd_max(lane < simds ? partial[lane] : LOWEST);
     threadgroup_barrier(mem_flags::mem_threadgroup);
     float sum = 0.0f;
     for (int i = thread_index; i < args.cols; i += threads) {

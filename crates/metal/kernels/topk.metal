@@ -34,7 +34,7 @@ struct NarrowRow {
 };
 
 inline void load_row(thread NarrowRow& row, device const float* from, int cols, ushort lane) {
-    for (short i = 0; i < TOPK_NARROW / SIMD_WIDTH; i++) {
+    UNROLL for (short i = 0; i < TOPK_NARROW / SIMD_WIDTH; i++) {
         const int column = lane + i * SIMD_WIDTH;
         const bool exists = column < cols;
         row.mine[i].place = exists ? place_of(from[column]) : 0u;
@@ -45,11 +45,11 @@ inline void load_row(thread NarrowRow& row, device const float* from, int cols, 
 // The column of the best element, which is out of the race then.
 inline int take_best(thread NarrowRow& row) {
     Candidate best = row.mine[0];
-    for (short i = 1; i < TOPK_NARROW / SIMD_WIDTH; i++) {
+    UNROLL for (short i = 1; i < TOPK_NARROW / SIMD_WIDTH; i++) {
         if (before(row.mine[i], best)) best = row.mine[i];
     }
     best = simd_best(best);
-    for (short i = 0; i < TOPK_NARROW / SIMD_WIDTH; i++) {
+    UNROLL for (short i = 0; i < TOPK_NARROW / SIMD_WIDTH; i++) {
         if (row.mine[i].column == best.column) {
             row.mine[i].place = 0u;
             row.mine[i].column = NO_COLUMN;
@@ -95,7 +95,7 @@ kernel void router_1sg(device const float* x [[buffer(0)]],
         if (lane == k) column = best;
     }
     const bool chosen = lane < args.k;
-    const float score = chosen ? args.scale * from[column] : -INFINITY;
+    const float score = chosen ? args.scale * from[column] : LOWEST;
     // The largest of the chosen is the largest of all.
     const float largest = simd_max(score);
     const float mine = chosen ? precise::exp(score - largest) : 0.0f;

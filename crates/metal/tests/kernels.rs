@@ -84,7 +84,8 @@ fn numbers(n: usize) -> Vec<f32> {
 /// `AttentionArgs` of one sequence with heads of 64 in an f32 cache of pages of 16.
 fn attention_args(heads: i32, kv_heads: i32, keys: i32, splits: i32) -> Vec<u8> {
     let row_bytes = kv_heads as u64 * 64 * 4;
-    let ints = [heads, kv_heads, 64, 64, 1, keys / 16 + 1, 16, 4, keys / 16 * 16 + 16, i32::MAX, splits, 1];
+    let ints =
+        [heads, kv_heads, 64, 64, 1, keys / 16 + 1, 16, 4, keys / 16 * 16 + 16, i32::MAX, splits, 1, 0, 0];
     [bytes(&[row_bytes, row_bytes]), bytes(&ints), bytes(&[0.125f32, 0.0])].concat()
 }
 
@@ -282,7 +283,7 @@ const TIERS: [(&str, &str, usize); 3] = [
 
 /// `AttentionArgs` without sinks.
 fn without_sinks(mut args: Vec<u8>) -> Vec<u8> {
-    let at = args.len() - 12;
+    let at = args.len() - 20;
     args[at..at + 4].copy_from_slice(&0i32.to_le_bytes());
     args
 }

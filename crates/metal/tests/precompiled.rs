@@ -50,7 +50,7 @@ fn every_source_is_compiled_and_linked_with_the_options_of_the_start() {
     let folder = tempfile::tempdir().unwrap();
     let xcrun = stand_in(folder.path(), "nothing fails");
     let libraries = xcode::compile(&xcrun, &sources(), folder.path()).unwrap();
-    let compile = "-sdk macosx metal -std=metal3.1 -mmacosx-version-min=14.0 -O3 -ffast-math -c";
+    let compile = "-sdk macosx metal -std=metal3.0 -mmacosx-version-min=13.0 -O3 -ffast-math -c";
     let mut expected = vec!["-sdk macosx -f metal".to_owned(), "-sdk macosx -f metallib".into()];
     for name in ["one", "two"] {
         expected.push(format!("{compile} {name}.metal -o {name}.air"));
@@ -62,7 +62,7 @@ fn every_source_is_compiled_and_linked_with_the_options_of_the_start() {
     assert_eq!(libraries.iter().map(texts).collect::<Vec<_>>(), sources());
     // The flags say what `CompileOptions::default()` says.
     let options = CompileOptions::default();
-    assert_eq!((options.version.macro_value(), options.math), (310, MathMode::Fast));
+    assert_eq!((options.version.macro_value(), options.math), (300, MathMode::Fast));
 
     xcode::embed(&libraries, folder.path()).unwrap();
     let list = fs::read_to_string(folder.path().join("embedded.rs")).unwrap();

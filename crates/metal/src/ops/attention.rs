@@ -118,6 +118,8 @@ pub(super) fn attention<D: Device>(
         window: op.window.and_then(|window| i32::try_from(window).ok()).unwrap_or(i32::MAX),
         splits: 1,
         has_sinks: i32::from(op.sinks.is_some()),
+        first_tile: 0,
+        reserved: 0,
         scale: op.scale,
         soft_cap: op.soft_cap.unwrap_or(0.0),
     };

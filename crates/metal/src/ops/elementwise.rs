@@ -194,11 +194,13 @@ fn of_pair<D: Device>(
 ) -> std::result::Result<(), BackendError> {
     let (elements, period) = (a.shape.elements(), b.shape.elements());
     let args = ElementwiseArgs { elements: elements as u64, period: period as u64, factor, limit };
-    let threads = elements.div_ceil(PER_THREAD);
+    // A row of the grid for each time that `b` is read.
+    let grid = Size::new(period.div_ceil(PER_THREAD), elements.checked_div(period).unwrap_or(0), 1);
+    let width = WIDTH.min(grid.width.max(1));
     pass.launch(kernel, step)
         .reads(0, a)
         .reads(1, b)
         .writes(2, y)
         .bytes(3, &args)
-        .threads(Size::width(threads), Size::width(WIDTH.min(threads.max(1))))
+        .threads(grid, Size::new(width, (WIDTH / width).min(grid.height.max(1)), 1))
 }

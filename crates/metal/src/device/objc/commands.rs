@@ -186,8 +186,11 @@ impl ComputeEncoder for ObjcEncoder<'_> {
 
     fn set_threadgroup_memory(&mut self, slot: usize, length: usize) -> Result<()> {
         self.encoding.set_threadgroup_memory(slot, length)?;
-        // SAFETY: slot and length were checked.
-        self.send(|raw| unsafe { raw.setThreadgroupMemoryLength_atIndex(length, slot) });
+        // Metal takes no length of 0. What stays there is nobody's: a kernel's own lengths are set before each of its dispatches.
+        if length > 0 {
+            // SAFETY: slot and length were checked.
+            self.send(|raw| unsafe { raw.setThreadgroupMemoryLength_atIndex(length, slot) });
+        }
         Ok(())
     }
 

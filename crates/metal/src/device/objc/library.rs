@@ -9,7 +9,8 @@ use objc2::{available, msg_send};
 use objc2_foundation::{NSDictionary, NSError, NSObject, NSString};
 use objc2_metal::{
     MTLBinding, MTLBindingType, MTLCompileOptions, MTLComputePipelineState, MTLDataType, MTLDevice,
-    MTLFunctionConstantValues, MTLLanguageVersion, MTLLibrary, MTLMathMode, MTLPipelineOption,
+    MTLFunctionConstantValues, MTLLanguageVersion, MTLLibrary, MTLMathFloatingPointFunctions, MTLMathMode,
+    MTLPipelineOption,
 };
 
 use super::describe;
@@ -85,7 +86,9 @@ pub(super) fn compile_options(options: &CompileOptions) -> Retained<MTLCompileOp
     });
     let is_fast = options.math == MathMode::Fast;
     if available!(macos = 15.0) {
+        use MTLMathFloatingPointFunctions as Functions;
         raw.setMathMode(if is_fast { MTLMathMode::Fast } else { MTLMathMode::Safe });
+        raw.setMathFloatingPointFunctions(if is_fast { Functions::Fast } else { Functions::Precise });
     } else {
         #[expect(deprecated, reason = "all that systems before macOS 15 have")]
         raw.setFastMathEnabled(is_fast);

@@ -120,5 +120,5 @@ fn what_is_for_macos_alone_is_the_device_and_its_registration() {
 fn the_device_of_apple_stays_small() {
     let parts = sources(&["metal"]).into_iter().filter(|(name, _)| name.contains("/device/objc/"));
     let lines: usize = parts.map(|(_, text)| text.lines().count()).sum();
-    assert!((1..=600).contains(&lines), "{lines} lines");
+    assert!((1..=640).contains(&lines), "{lines} lines");
 }

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
-/// The language and the arithmetic of `CompileOptions::default()`, and the least system that has this language: a library for a
+/// The language and the arithmetic of `library::compile_options`, and the least system that has this language: a library for a
 /// later system than the one that it meets would be refused.
 const FLAGS: [&str; 4] = ["-std=metal3.0", "-mmacosx-version-min=13.0", "-O3", "-ffast-math"];
 

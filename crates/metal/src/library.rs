@@ -1,5 +1,6 @@
 //! Where the texts of kernels are taken from.
 
+use crate::device::{CompileOptions, LanguageVersion, MathMode};
 pub use crate::families::{LIBRARIES, Library, Sources};
 use crate::{Error, Switches};
 use std::collections::HashMap;
@@ -11,6 +12,11 @@ pub type Compiled = &'static [(&'static str, &'static [u8])];
 /// What the build script compiled for Apple's GPUs, with fast arithmetic: every library, or none where Xcode's tools were
 /// not at hand.
 pub const EMBEDDED: Compiled = include!(concat!(env!("OUT_DIR"), "/embedded.rs"));
+
+/// How the kernels are compiled: as the language of macOS 13, with that arithmetic.
+pub fn compile_options(math: MathMode) -> CompileOptions {
+    CompileOptions { version: LanguageVersion::V3_0, math, ..CompileOptions::default() }
+}
 
 impl Sources {
     /// What the switches ask for: with `SMELT_METAL_SOURCES`, the files of that folder.

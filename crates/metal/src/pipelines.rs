@@ -1,10 +1,8 @@
 //! The registry of kernels: every pipeline that the backend can launch, made when it starts.
 
-use crate::device::{
-    Capabilities, CompileOptions, Device, Error, FunctionConstants, MathMode, Pipeline, Result, Size,
-};
+use crate::device::{Capabilities, Device, Error, FunctionConstants, MathMode, Pipeline, Result, Size};
 use crate::families::{FIXED_THREADS, SIMD_WIDTH};
-use crate::library::{Compiled, Library, Sources};
+use crate::library::{Compiled, Library, Sources, compile_options};
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -165,8 +163,7 @@ fn compile<D: Device>(
     sources: &Sources,
     math: MathMode,
 ) -> Result<D::Library> {
-    let options = CompileOptions { math, ..CompileOptions::default() };
-    device.new_library(library.name, &library.source(sources), &options)
+    device.new_library(library.name, &library.source(sources), &compile_options(math))
 }
 
 /// Takes kernels from one library into the registry.

@@ -3,7 +3,7 @@
 
 use metal::Switches;
 use metal::device::*;
-use metal::library::{Library, Sources};
+use metal::library::{Library, Sources, compile_options};
 use metal_sim::device::SimDevice;
 use std::time::Duration;
 
@@ -33,7 +33,7 @@ fn launch_with(
     let device = SimDevice::from_environment().expect("clang is installed");
     let source =
         library.source(&Sources::new(&Switches::from_environment().unwrap(), metal::ops::LIBRARIES).unwrap());
-    let compiled = device.new_library(library.name, &source, &CompileOptions::default()).unwrap();
+    let compiled = device.new_library(library.name, &source, &compile_options(MathMode::Fast)).unwrap();
     let pipeline = device.new_pipeline(&compiled, kernel, constants).unwrap();
     let queue = device.new_queue("test").unwrap();
     let mut commands = queue.new_command_buffer("test").unwrap();

@@ -5,8 +5,8 @@ mod common;
 #[path = "../build/xcode.rs"]
 mod xcode;
 
-use metal::device::{CompileOptions, MathMode};
-use metal::library::{EMBEDDED, LIBRARIES, Sources};
+use metal::device::MathMode;
+use metal::library::{EMBEDDED, LIBRARIES, Sources, compile_options};
 use metal::pipelines::Loader;
 use metal::{MetalBackend, MetalOptions, Switches};
 use metal_sim::compile::{self, Clang, Source};
@@ -60,8 +60,8 @@ fn every_source_is_compiled_and_linked_with_the_options_of_the_start() {
     assert_eq!(calls(folder.path()), expected);
     let texts = |(name, path): &xcode::Compiled| (*name, fs::read_to_string(path).unwrap());
     assert_eq!(libraries.iter().map(texts).collect::<Vec<_>>(), sources());
-    // The flags say what `CompileOptions::default()` says.
-    let options = CompileOptions::default();
+    // The flags say what `compile_options` says.
+    let options = compile_options(MathMode::Fast);
     assert_eq!((options.version.macro_value(), options.math), (300, MathMode::Fast));
 
     xcode::embed(&libraries, folder.path()).unwrap();
@@ -120,7 +120,7 @@ fn what_is_embedded_is_all_libraries_or_none() {
 /// A kernel library of the simulator.
 fn build(name: &'static str, text: &str) -> &'static [u8] {
     let source = Source { name, text, include_directories: &[], only: None };
-    let path = compile::build(&Clang::find().unwrap(), source, &CompileOptions::default()).unwrap();
+    let path = compile::build(&Clang::find().unwrap(), source, &compile_options(MathMode::Fast)).unwrap();
     Vec::leak(fs::read(path).unwrap())
 }
 

@@ -49,7 +49,7 @@ pub struct CompileOptions {
 
 impl Default for CompileOptions {
     fn default() -> Self {
-        Self { version: LanguageVersion::V3_0, math: MathMode::Fast, macros: BTreeMap::new() }
+        Self { version: LanguageVersion::V3_1, math: MathMode::Fast, macros: BTreeMap::new() }
     }
 }
 

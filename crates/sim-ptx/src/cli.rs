@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use metal::device::*;
-use metal::library::Sources;
+use metal::library::{Sources, compile_options};
 use metal_sim::compile::{Clang, Source};
 use metal_sim::record;
 use sim_ptx::{PtxBuffer, PtxDevice, PtxLibrary, libraries};
@@ -62,7 +62,7 @@ fn backend(directory: &Path) -> Outcome<String> {
         let source = library.source(&Sources::default());
         let source = Source { name: library.name, text: &source, include_directories: &[], only: None };
         for math in [MathMode::Fast, MathMode::Safe] {
-            let options = CompileOptions { math, ..CompileOptions::default() };
+            let options = compile_options(math);
             libraries::add(directory, &clang, source, &options).map_err(text)?;
         }
     }

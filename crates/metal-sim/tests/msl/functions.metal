@@ -131,5 +131,5 @@ kernel void limits(device float* out [[buffer(0)]]) {
     out[n++] = is_same_v<decltype(1.0), float>;
     out[n++] = is_same_v<decltype(half4() + half4()), half4>;
     out[n++] = is_floating_point<bfloat>::value && is_integral_v<uchar>;
-    out[n++] = __METAL_VERSION__ >= 310;
+    out[n++] = __METAL_VERSION__ >= 300;
 }

@@ -80,9 +80,11 @@ template <class T, int Width, int... Index> struct Swizzle {
 }  // namespace metal
 
 namespace metal_sim {
-// Picks components off a constant that is computed on each use: for vectors, members that ask for the value.
-template <class T, class Constant> struct Components {};
-template <class T, int N, class Constant> struct Components<vec<T, N>, Constant> {
+// A constant that is computed on each use, and its type.
+template <class T> struct LaunchConstant { using constant_type = T; };
+// Picks components off one: for vectors, members that ask for the value.
+template <class T, class Constant> struct Components : LaunchConstant<T> {};
+template <class T, int N, class Constant> struct Components<vec<T, N>, Constant> : LaunchConstant<vec<T, N>> {
 #define METAL_SIM_COMPONENT(INDEX, NAME, COLOUR)                                                             \
   __declspec(property(get = component_##INDEX)) T NAME;                                                      \
   __declspec(property(get = component_##INDEX)) T COLOUR;                                                    \
@@ -122,6 +124,41 @@ template <class T> METAL_SIM_INLINE auto plain(const T& value) {
   else return value;
 }
 template <class T> using ElementOf = typename Info<T>::Element;
+
+// The type of a launch constant's value, and that of any other operand.
+template <class A, class = void> struct OperandOf { static constexpr bool is_constant = false; using Type = decay_t<A>; };
+template <class A> struct OperandOf<A, metal::void_t<typename A::constant_type>> {
+  static constexpr bool is_constant = true;
+  using Type = typename A::constant_type;
+};
+// Launch constants convert to their types, which is enough for the operators of the compiler, and for no others: those
+// of vectors and of narrow floating point.
+template <class A> constexpr bool is_narrow_or_vector =
+    is_same_v<typename OperandOf<A>::Type, half> || is_same_v<typename OperandOf<A>::Type, bfloat> || is_vector<typename OperandOf<A>::Type>;
+template <class A> constexpr bool is_constant_number = OperandOf<A>::is_constant && !is_vector<typename OperandOf<A>::Type>;
+template <class A, class B> constexpr bool needs_value =
+    (OperandOf<A>::is_constant || OperandOf<B>::is_constant) && (is_narrow_or_vector<A> || is_narrow_or_vector<B>);
+#define METAL_SIM_CONSTANT_OPERATOR(OP)                                                                      \
+  template <class A, class B, enable_if_t<needs_value<A, B>, int> = 0>                                       \
+  METAL_SIM_INLINE auto operator OP(const A& a, const B& b) {                                                \
+    return static_cast<typename OperandOf<A>::Type>(a) OP static_cast<typename OperandOf<B>::Type>(b);       \
+  }
+#define METAL_SIM_CONSTANT_ASSIGNMENT(OP)                                                                    \
+  METAL_SIM_CONSTANT_OPERATOR(OP)                                                                            \
+  template <class A, class B, enable_if_t<OperandOf<B>::is_constant && is_narrow_or_vector<A>, int> = 0>     \
+  METAL_SIM_INLINE A& operator OP##=(A& a, const B& b) { return a = A(a OP b); }
+METAL_SIM_CONSTANT_ASSIGNMENT(+)
+METAL_SIM_CONSTANT_ASSIGNMENT(-)
+METAL_SIM_CONSTANT_ASSIGNMENT(*)
+METAL_SIM_CONSTANT_ASSIGNMENT(/)
+METAL_SIM_CONSTANT_OPERATOR(<)
+METAL_SIM_CONSTANT_OPERATOR(>)
+METAL_SIM_CONSTANT_OPERATOR(<=)
+METAL_SIM_CONSTANT_OPERATOR(>=)
+METAL_SIM_CONSTANT_OPERATOR(==)
+METAL_SIM_CONSTANT_OPERATOR(!=)
+template <class A, enable_if_t<OperandOf<A>::is_constant && is_narrow_or_vector<A>, int> = 0>
+METAL_SIM_INLINE auto operator-(const A& a) { return -static_cast<typename OperandOf<A>::Type>(a); }
 }  // namespace metal_sim
 
 namespace metal {
@@ -136,6 +173,8 @@ namespace metal {
   template <class S, class = enable_if_t<is_scalar_v<S>>> METAL_SIM_INLINE constexpr vec(S value) : components{} { \
     for (int i = 0; i < N; i++) components[i] = metal_sim::convert<T>(value);                                \
   }                                                                                                          \
+  template <class S, enable_if_t<metal_sim::is_constant_number<S>, int> = 0>                                 \
+  METAL_SIM_INLINE vec(const S& value) : vec(static_cast<typename metal_sim::OperandOf<S>::Type>(value)) {}  \
   template <class U, class = enable_if_t<!is_same_v<U, T>>> explicit METAL_SIM_INLINE constexpr vec(const vec<U, N>& o) : components{} { \
     for (int i = 0; i < N; i++) components[i] = metal_sim::convert<T>(o.components[i]);                      \
   }                                                                                                          \

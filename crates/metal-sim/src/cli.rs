@@ -1,9 +1,10 @@
 //! What the program's commands do.
 
+mod options;
+mod values;
+
 use std::fmt::Write;
 use std::fs;
-use std::path::PathBuf;
-use std::str::FromStr;
 use std::time::Duration;
 
 use metal::device::*;
@@ -11,19 +12,22 @@ use metal_sim::compile::{self, Clang, Source};
 use metal_sim::device::{SimBuffer, SimDevice};
 use metal_sim::runtime::ArgumentKind;
 
+use options::{Content, Options};
+
 const USAGE: &str = "\
 usage:
   metal-sim check FILE.metal...         compile and list the kernels with their parameters
   metal-sim lint FILE.metal...          check every kernel against the rules of Apple's compiler
   metal-sim build FILE.metal -o LIBRARY  compile to a file that the device loads without the source
-  metal-sim translate FILE.metal        print the C++ that the file becomes
+  metal-sim translate FILE.metal...     print the C++ that the file becomes
   metal-sim run FILE.metal --kernel NAME --grid X[,Y,Z] [options]
 
 options of all commands:
   -I DIRECTORY        where #include looks
   -D NAME[=VALUE]     defines a macro
+  -std=VERSION        metal2.4, metal3.0, metal3.1 (default) or metal3.2
   --safe-math         no fast arithmetic
-  --kernel NAME       compiles only this kernel
+  --kernel NAME       compiles only this kernel (not for lint)
 
 options of run:
   --grid X[,Y,Z]             threads of the grid
@@ -36,311 +40,143 @@ options of run:
   --save SLOT=FILE           writes the buffer to a file after the run
   --repeat N                 runs the dispatch N times and prints the fastest
   CONTENT is @FILE, zero:BYTES, or TYPE:V,V,... where TYPE is one of
-  f32 f16 bf16 i8 u8 i16 u16 i32 u32 i64 u64, and V..W counts. For --buffer it may be
+  f32 f16 bf16 i8 u8 i16 u16 i32 u32 i64 u64, and V..W counts from V to below W. For --buffer it may be
   new:BYTES, too: memory that nobody wrote, so that the sanitizer reports a read of it.
 
-The simulated GPU is chosen by SMELT_SIM_GPU, such as M4-Max.
+The simulated GPU is chosen by SMELT_SIM_GPU, such as M4-Max; SMELT_SIM_SANITIZE=1 checks every access.
 ";
 
-/// Runs a command; returns what it prints.
-pub fn run(arguments: &[String]) -> std::result::Result<String, String> {
+/// Runs a command. What it prints is in `out` even if something of it failed.
+pub fn run(arguments: &[String], out: &mut String) -> std::result::Result<(), String> {
     let (command, rest) = match arguments.split_first() {
         Some((command, rest)) => (command.as_str(), rest),
         None => return Err(format!("no command\n{USAGE}")),
     };
-    match command {
-        "check" => check(&Options::parse(rest)?),
-        "lint" => lint(&Options::parse(rest)?),
-        "build" => build(&Options::parse(rest)?),
-        "translate" => translate(&Options::parse(rest)?),
-        "run" => dispatch(&Options::parse(rest)?),
-        "help" | "--help" | "-h" => Ok(USAGE.to_owned()),
-        "--version" | "-V" => Ok(format!("metal-sim {}\n", env!("CARGO_PKG_VERSION"))),
-        _ => Err(format!("unknown command '{command}'\n{USAGE}")),
+    let asks_for_help = rest.iter().any(|word| matches!(word.as_str(), "--help" | "-h"));
+    let action = match command {
+        "help" | "--help" | "-h" => {
+            out.push_str(USAGE);
+            return Ok(());
+        }
+        "--version" | "-V" => {
+            let _ = writeln!(out, "metal-sim {}", env!("CARGO_PKG_VERSION"));
+            return Ok(());
+        }
+        "check" => check,
+        "lint" => lint,
+        "build" => build,
+        "translate" => translate,
+        "run" => dispatch,
+        _ => return Err(format!("unknown command '{command}'\n{USAGE}")),
+    };
+    if asks_for_help {
+        out.push_str(USAGE);
+        return Ok(());
     }
+    action(&Options::parse(command, rest)?, out)
 }
 
-#[derive(Default)]
-struct Options {
-    files: Vec<PathBuf>,
-    include_directories: Vec<PathBuf>,
-    compile: CompileOptions,
-    kernel: Option<String>,
-    output: Option<PathBuf>,
-    grid: Option<Size>,
-    threadgroup: Option<Size>,
-    buffers: Vec<(usize, Content)>,
-    bytes: Vec<(usize, Vec<u8>)>,
-    threadgroup_memory: Vec<(usize, usize)>,
-    constants: FunctionConstants,
-    prints: Vec<(usize, String)>,
-    saves: Vec<(usize, PathBuf)>,
-    repeat: usize,
+/// Does the same to every file: one with a mistake does not keep the others from being looked at.
+fn each(
+    options: &Options,
+    mut action: impl FnMut(&Clang, Source<'_>) -> std::result::Result<(), String>,
+) -> std::result::Result<(), String> {
+    let clang = Clang::find().map_err(|error| error.to_string())?;
+    let mut complaints = Vec::new();
+    for path in &options.files {
+        let result = options.source(path).and_then(|(name, text, include_directories)| {
+            let (include_directories, only) = (&include_directories[..], options.kernel.as_deref());
+            action(&clang, Source { name: &name, text: &text, include_directories, only })
+        });
+        complaints.extend(result.err());
+    }
+    if complaints.is_empty() { Ok(()) } else { Err(complaints.join("\n")) }
 }
 
-impl Options {
-    fn parse(arguments: &[String]) -> std::result::Result<Self, String> {
-        let mut options = Self { repeat: 1, ..Self::default() };
-        let mut rest = arguments.iter();
-        while let Some(argument) = rest.next() {
-            if !argument.starts_with('-') {
-                options.files.push(argument.into());
-                continue;
+fn check(options: &Options, out: &mut String) -> std::result::Result<(), String> {
+    each(options, |clang, source| {
+        let module = compile::load(clang, source, &options.compile).map_err(|error| error.to_string())?;
+        let _ = writeln!(out, "{}: {} kernels", source.name, module.kernels().len());
+        for kernel in module.kernels() {
+            let mut parameters = Vec::new();
+            for argument in &kernel.arguments {
+                match argument.kind {
+                    ArgumentKind::Buffer => {
+                        parameters.push(format!("{} buffer({})", argument.name, argument.slot))
+                    }
+                    ArgumentKind::Threadgroup => {
+                        parameters.push(format!("{} threadgroup({})", argument.name, argument.slot))
+                    }
+                    ArgumentKind::Builtin => {}
+                }
             }
-            if argument == "--safe-math" {
-                options.compile.math = MathMode::Safe;
-                continue;
-            }
-            let (name, value) = match argument.split_at_checked(2) {
-                Some((name @ ("-I" | "-D"), value)) if !value.is_empty() => (name, value),
-                _ => (
-                    argument.as_str(),
-                    rest.next().ok_or_else(|| format!("{argument}: a value is missing"))?.as_str(),
-                ),
-            };
-            options.set(name, value).map_err(|reason| format!("{name} {value}: {reason}"))?;
-        }
-        if options.files.is_empty() {
-            return Err(format!("no file\n{USAGE}"));
-        }
-        Ok(options)
-    }
-
-    fn set(&mut self, name: &str, value: &str) -> std::result::Result<(), String> {
-        match name {
-            "-I" => self.include_directories.push(value.into()),
-            "-D" => {
-                let (name, value) = value.split_once('=').unwrap_or((value, "1"));
-                self.compile.macros.insert(name.to_owned(), value.to_owned());
-            }
-            "--kernel" => self.kernel = Some(value.to_owned()),
-            "-o" => self.output = Some(value.into()),
-            "--grid" => self.grid = Some(size(value)?),
-            "--threadgroup" => self.threadgroup = Some(size(value)?),
-            "--buffer" => self.buffers.push(slot_and(value, buffer_content)?),
-            "--bytes" => self.bytes.push(slot_and(value, content)?),
-            "--threadgroup-memory" => self.threadgroup_memory.push(slot_and(value, number)?),
-            "--constant" => {
-                let (index, value) = slot_and(value, constant)?;
-                let index = u32::try_from(index).map_err(|error| error.to_string())?;
-                self.constants = std::mem::take(&mut self.constants).set(index, value);
-            }
-            "--print" => self.prints.push(slot_and(value, |kind| Ok(kind.to_owned()))?),
-            "--save" => self.saves.push(slot_and(value, |path| Ok(path.into()))?),
-            "--repeat" => self.repeat = number(value)?,
-            _ => return Err("unknown option".to_owned()),
+            let _ = writeln!(out, "  {}: {}", kernel.name, parameters.join(", "));
         }
         Ok(())
-    }
-
-    fn sources(&self) -> std::result::Result<Vec<(String, String, Vec<PathBuf>)>, String> {
-        let read = |path: &PathBuf| {
-            let text = fs::read_to_string(path).map_err(|error| format!("{}: {error}", path.display()))?;
-            let mut directories = self.include_directories.clone();
-            directories
-                .extend(path.parent().map(PathBuf::from).filter(|parent| !parent.as_os_str().is_empty()));
-            Ok((path.display().to_string(), text, directories))
-        };
-        self.files.iter().map(read).collect()
-    }
+    })
 }
 
-fn number<T: FromStr>(text: &str) -> std::result::Result<T, String>
-where
-    T::Err: std::fmt::Display,
-{
-    text.parse().map_err(|error| format!("'{text}': {error}"))
+fn lint(options: &Options, out: &mut String) -> std::result::Result<(), String> {
+    each(options, |clang, source| {
+        let report =
+            metal_sim::lint::lint(clang, source, &options.compile).map_err(|error| error.to_string())?;
+        let _ = writeln!(out, "{}: {} kernels", source.name, report.kernels);
+        let complaints: Vec<String> = report.diagnostics.iter().map(ToString::to_string).collect();
+        if complaints.is_empty() { Ok(()) } else { Err(complaints.join("\n")) }
+    })
 }
 
-fn size(text: &str) -> std::result::Result<Size, String> {
-    let counts = text.split(',').map(number).collect::<std::result::Result<Vec<usize>, _>>()?;
-    match counts[..] {
-        [x] => Ok(Size::width(x)),
-        [x, y] => Ok(Size::new(x, y, 1)),
-        [x, y, z] => Ok(Size::new(x, y, z)),
-        _ => Err("expected one to three numbers".to_owned()),
+fn translate(options: &Options, out: &mut String) -> std::result::Result<(), String> {
+    each(options, |clang, source| {
+        let text = compile::translate(clang, source, &options.compile).map_err(|error| error.to_string())?;
+        out.push_str(&text);
+        Ok(())
+    })
+}
+
+fn build(options: &Options, _out: &mut String) -> std::result::Result<(), String> {
+    let clang = Clang::find().map_err(|error| error.to_string())?;
+    let (name, text, include_directories) = options.only_source("build")?;
+    let output = options.output.as_ref().ok_or("build: -o LIBRARY is missing")?;
+    let (include_directories, only) = (&include_directories[..], options.kernel.as_deref());
+    let source = Source { name: &name, text: &text, include_directories, only };
+    let library = compile::build(&clang, source, &options.compile).map_err(|error| error.to_string())?;
+    fs::copy(library, output).map_err(|error| format!("{}: {error}", output.display()))?;
+    Ok(())
+}
+
+fn dispatch(options: &Options, out: &mut String) -> std::result::Result<(), String> {
+    let (name, text, include_directories) = options.only_source("run")?;
+    let kernel = options.kernel.as_deref().ok_or("run: --kernel NAME is missing")?;
+    let grid = options.grid.ok_or("run: --grid X[,Y,Z] is missing")?;
+    if let Some(slot) =
+        options.outputs().find(|&slot| !options.buffers.iter().any(|(bound, _)| *bound == slot))
+    {
+        return Err(format!("no --buffer {slot}=... to print or to save"));
     }
-}
-
-fn slot_and<T>(
-    text: &str,
-    parse: impl Fn(&str) -> std::result::Result<T, String>,
-) -> std::result::Result<(usize, T), String> {
-    let (slot, value) = text.split_once('=').ok_or("expected SLOT=...")?;
-    Ok((number(slot)?, parse(value)?))
-}
-
-/// What a buffer holds before the run.
-enum Content {
-    Bytes(Vec<u8>),
-    /// So many bytes that nobody wrote.
-    New(usize),
-}
-
-fn buffer_content(text: &str) -> std::result::Result<Content, String> {
-    match text.strip_prefix("new:") {
-        Some(length) => Ok(Content::New(number(length)?)),
-        None => Ok(Content::Bytes(content(text)?)),
-    }
-}
-
-fn content(text: &str) -> std::result::Result<Vec<u8>, String> {
-    if let Some(path) = text.strip_prefix('@') {
-        return fs::read(path).map_err(|error| format!("{path}: {error}"));
-    }
-    let (kind, values) = text.split_once(':').ok_or("expected @FILE, zero:BYTES or TYPE:VALUES")?;
-    if kind == "zero" {
-        return Ok(vec![0; number(values)?]);
-    }
-    let mut bytes = Vec::new();
-    for value in values.split(',') {
-        if let Some((first, last)) = value.split_once("..") {
-            for value in number::<i64>(first)?..number::<i64>(last)? {
-                append(&mut bytes, kind, &value.to_string())?;
-            }
-        } else {
-            append(&mut bytes, kind, value)?;
+    let device = SimDevice::from_environment().map_err(|error| error.to_string())?;
+    let include_directories = &include_directories[..];
+    let source = Source { name: &name, text: &text, include_directories, only: Some(kernel) };
+    let buffers = launch(&device, source, kernel, (grid, options), out).map_err(|error| error.to_string())?;
+    for (slot, bytes) in buffers {
+        for (_, path) in options.saves.iter().filter(|(saved, _)| *saved == slot) {
+            fs::write(path, &bytes).map_err(|error| format!("{}: {error}", path.display()))?;
         }
-    }
-    Ok(bytes)
-}
-
-fn append(bytes: &mut Vec<u8>, kind: &str, value: &str) -> std::result::Result<(), String> {
-    match kind {
-        "f32" => bytes.extend(number::<f32>(value)?.to_ne_bytes()),
-        "f16" => bytes.extend(half::f16::from_f32(number(value)?).to_ne_bytes()),
-        "bf16" => bytes.extend(half::bf16::from_f32(number(value)?).to_ne_bytes()),
-        "i8" => bytes.extend(number::<i8>(value)?.to_ne_bytes()),
-        "u8" => bytes.extend(number::<u8>(value)?.to_ne_bytes()),
-        "i16" => bytes.extend(number::<i16>(value)?.to_ne_bytes()),
-        "u16" => bytes.extend(number::<u16>(value)?.to_ne_bytes()),
-        "i32" => bytes.extend(number::<i32>(value)?.to_ne_bytes()),
-        "u32" => bytes.extend(number::<u32>(value)?.to_ne_bytes()),
-        "i64" => bytes.extend(number::<i64>(value)?.to_ne_bytes()),
-        "u64" => bytes.extend(number::<u64>(value)?.to_ne_bytes()),
-        _ => return Err(format!("unknown type '{kind}'")),
+        for (_, kind) in options.prints.iter().filter(|(printed, _)| *printed == slot) {
+            let _ = writeln!(out, "buffer({slot}): {}", values::show(&bytes, kind)?);
+        }
     }
     Ok(())
 }
 
-fn constant(text: &str) -> std::result::Result<ConstantValue, String> {
-    let (kind, value) = text.split_once(':').ok_or("expected TYPE:VALUE")?;
-    Ok(match kind {
-        "bool" => ConstantValue::Bool(number(value)?),
-        "char" => ConstantValue::I8(number(value)?),
-        "uchar" => ConstantValue::U8(number(value)?),
-        "short" => ConstantValue::I16(number(value)?),
-        "ushort" => ConstantValue::U16(number(value)?),
-        "int" => ConstantValue::I32(number(value)?),
-        "uint" => ConstantValue::U32(number(value)?),
-        "long" => ConstantValue::I64(number(value)?),
-        "ulong" => ConstantValue::U64(number(value)?),
-        "float" => ConstantValue::F32(number(value)?),
-        "half" => ConstantValue::F16(half::f16::from_f32(number(value)?).to_bits()),
-        _ => return Err(format!("unknown type '{kind}'")),
-    })
-}
-
-fn check(options: &Options) -> std::result::Result<String, String> {
-    let clang = Clang::find().map_err(|error| error.to_string())?;
-    let mut out = String::new();
-    let mut errors = Vec::new();
-    for (name, text, include_directories) in options.sources()? {
-        let source = Source {
-            name: &name,
-            text: &text,
-            include_directories: &include_directories,
-            only: options.kernel.as_deref(),
-        };
-        match compile::load(&clang, source, &options.compile) {
-            Ok(module) => {
-                let _ = writeln!(out, "{name}: {} kernels", module.kernels().len());
-                for kernel in module.kernels() {
-                    let mut parameters = Vec::new();
-                    for argument in &kernel.arguments {
-                        match argument.kind {
-                            ArgumentKind::Buffer => {
-                                parameters.push(format!("{} buffer({})", argument.name, argument.slot))
-                            }
-                            ArgumentKind::Threadgroup => {
-                                parameters.push(format!("{} threadgroup({})", argument.name, argument.slot))
-                            }
-                            ArgumentKind::Builtin => {}
-                        }
-                    }
-                    let _ = writeln!(out, "  {}: {}", kernel.name, parameters.join(", "));
-                }
-            }
-            Err(error) => errors.push(error.to_string()),
-        }
-    }
-    if errors.is_empty() { Ok(out) } else { Err(errors.join("\n")) }
-}
-
-fn lint(options: &Options) -> std::result::Result<String, String> {
-    let clang = Clang::find().map_err(|error| error.to_string())?;
-    let mut out = String::new();
-    let mut complaints = Vec::new();
-    for (name, text, include_directories) in options.sources()? {
-        let source =
-            Source { name: &name, text: &text, include_directories: &include_directories, only: None };
-        let report =
-            metal_sim::lint::lint(&clang, source, &options.compile).map_err(|error| error.to_string())?;
-        let _ = writeln!(out, "{name}: {} kernels", report.kernels);
-        complaints.extend(report.diagnostics.iter().map(ToString::to_string));
-    }
-    if complaints.is_empty() { Ok(out) } else { Err(complaints.join("\n")) }
-}
-
-fn build(options: &Options) -> std::result::Result<String, String> {
-    let clang = Clang::find().map_err(|error| error.to_string())?;
-    let sources = options.sources()?;
-    let ([(name, text, include_directories)], Some(output)) = (&sources[..], &options.output) else {
-        return Err("build takes one file and -o LIBRARY".to_owned());
-    };
-    let source = Source { name, text, include_directories, only: options.kernel.as_deref() };
-    let library = compile::build(&clang, source, &options.compile).map_err(|error| error.to_string())?;
-    fs::copy(library, output).map_err(|error| format!("{}: {error}", output.display()))?;
-    Ok(String::new())
-}
-
-fn translate(options: &Options) -> std::result::Result<String, String> {
-    let clang = Clang::find().map_err(|error| error.to_string())?;
-    let mut out = String::new();
-    for (name, text, include_directories) in options.sources()? {
-        let source = Source {
-            name: &name,
-            text: &text,
-            include_directories: &include_directories,
-            only: options.kernel.as_deref(),
-        };
-        out.push_str(
-            &compile::translate(&clang, source, &options.compile).map_err(|error| error.to_string())?,
-        );
-    }
-    Ok(out)
-}
-
-fn dispatch(options: &Options) -> std::result::Result<String, String> {
-    let device = SimDevice::from_environment().map_err(|error| error.to_string())?;
-    let sources = options.sources()?;
-    let [(name, text, include_directories)] = &sources[..] else {
-        return Err("run takes one file".to_owned());
-    };
-    let kernel = options.kernel.as_deref().ok_or("--kernel is missing")?;
-    let source = Source { name, text, include_directories, only: Some(kernel) };
-    let grid = options.grid.ok_or("--grid is missing")?;
-    launch(&device, source, kernel, grid, options).map_err(|error| error.to_string())?
-}
-
-/// Errors of the device outside, of the command line inside.
+/// Runs the kernel; returns what the buffers hold then that the command line asks for, in the order in which it asks.
 fn launch(
     device: &SimDevice,
     source: Source<'_>,
     kernel: &str,
-    grid: Size,
-    options: &Options,
-) -> Result<std::result::Result<String, String>> {
+    (grid, options): (Size, &Options),
+    out: &mut String,
+) -> Result<Vec<(usize, Vec<u8>)>> {
     let library = device.new_library_from(source, &options.compile)?;
     let pipeline = device.new_pipeline(&library, kernel, &options.constants)?;
     let queue = device.new_queue("run")?;
@@ -377,86 +213,30 @@ fn launch(
         let interval = command_buffer.commit()?.wait(Duration::from_secs(3600))?;
         fastest = fastest.min(interval.end - interval.start);
     }
-    let mut out = String::new();
     if options.repeat > 1 {
         let _ = writeln!(out, "{kernel}: {:.3} ms", fastest * 1e3);
     }
-    let find = |slot: usize| {
-        buffers
-            .iter()
-            .find(|(bound, _)| *bound == slot)
-            .map(|(_, buffer)| buffer)
-            .ok_or_else(|| format!("no --buffer {slot}=..."))
-    };
-    for (slot, path) in &options.saves {
-        let buffer = match find(*slot) {
-            Ok(buffer) => buffer,
-            Err(message) => return Ok(Err(message)),
-        };
-        let mut bytes = vec![0; buffer.length()];
-        buffer.read(0, &mut bytes)?;
-        if let Err(error) = fs::write(path, bytes) {
-            return Ok(Err(format!("{}: {error}", path.display())));
+    let mut contents: Vec<(usize, Vec<u8>)> = Vec::new();
+    for slot in options.outputs() {
+        let buffer = buffers.iter().find(|(bound, _)| *bound == slot);
+        if let Some((_, buffer)) = buffer.filter(|_| contents.iter().all(|(read, _)| *read != slot)) {
+            let mut bytes = vec![0; buffer.length()];
+            buffer.read(0, &mut bytes)?;
+            contents.push((slot, bytes));
         }
     }
-    for (slot, kind) in &options.prints {
-        let buffer = match find(*slot) {
-            Ok(buffer) => buffer,
-            Err(message) => return Ok(Err(message)),
-        };
-        let mut bytes = vec![0; buffer.length()];
-        buffer.read(0, &mut bytes)?;
-        match show(&bytes, kind) {
-            Ok(values) => {
-                let _ = writeln!(out, "buffer({slot}): {values}");
-            }
-            Err(message) => return Ok(Err(message)),
-        }
-    }
-    Ok(Ok(out))
-}
-
-fn show(bytes: &[u8], kind: &str) -> std::result::Result<String, String> {
-    let (kind, count) = match kind.split_once(':') {
-        Some((kind, count)) => (kind, number(count)?),
-        None => (kind, usize::MAX),
-    };
-    macro_rules! values {
-        ($type:ty) => {
-            bytes
-                .chunks_exact(size_of::<$type>())
-                .take(count)
-                .map(|chunk| {
-                    let mut whole = [0; size_of::<$type>()];
-                    whole.copy_from_slice(chunk);
-                    <$type>::from_ne_bytes(whole).to_string()
-                })
-                .collect::<Vec<_>>()
-        };
-    }
-    let values = match kind {
-        "f32" => values!(f32),
-        "f16" => values!(half::f16),
-        "bf16" => values!(half::bf16),
-        "i8" => values!(i8),
-        "u8" => values!(u8),
-        "i16" => values!(i16),
-        "u16" => values!(u16),
-        "i32" => values!(i32),
-        "u32" => values!(u32),
-        "i64" => values!(i64),
-        "u64" => values!(u64),
-        _ => return Err(format!("unknown type '{kind}'")),
-    };
-    Ok(values.join(" "))
+    Ok(contents)
 }
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use super::options::{Content, buffer_content};
+    use super::run;
+    use super::values::{content, show};
 
     fn run_words(words: &str) -> std::result::Result<String, String> {
-        run(&words.split_whitespace().map(str::to_owned).collect::<Vec<_>>())
+        let mut out = String::new();
+        run(&words.split_whitespace().map(str::to_owned).collect::<Vec<_>>(), &mut out).map(|()| out)
     }
 
     #[test]
@@ -467,6 +247,13 @@ mod tests {
         assert!(matches!(buffer_content("new:12"), Ok(Content::New(12))));
         assert!(matches!(buffer_content("u8:7"), Ok(Content::Bytes(bytes)) if bytes == [7]));
         assert!(buffer_content("new:x").is_err() && content("new:3").is_err());
+        for (text, expected) in [
+            ("zero:99999999999999", "more than there can be"),
+            ("i32:0..9999999999999", "more than there can be"),
+            ("i32:5..1", "holds no value"),
+        ] {
+            assert!(content(text).unwrap_err().contains(expected), "{text}");
+        }
         assert!(content("u8:256").is_err() && content("f9:1").is_err() && content("5").is_err());
     }
 
@@ -491,6 +278,19 @@ mod tests {
                 .unwrap_err()
                 .contains("/nonexistent.metal")
         );
-        assert!(run_words("check").unwrap_err().contains("no file"));
+        for (words, expected) in [
+            ("check", "no file"),
+            ("run a.metal --frob", "--frob: unknown option"),
+            ("check a.metal --grid 4", "--grid: not an option of check"),
+            ("lint a.metal --kernel k", "--kernel: not an option of lint"),
+            ("run a.metal --buffer 0=zero:4 --bytes 0=u8:1", "buffer(0) is bound twice"),
+            ("run a.metal --print 0=i33", "unknown type 'i33'"),
+            ("check a.metal -std=metal9", "expected metal2.4"),
+            ("run a.metal b.metal", "run takes one file, found 2"),
+            ("build a.metal", "a.metal: No such file"),
+        ] {
+            assert!(run_words(words).unwrap_err().contains(expected), "{words}");
+        }
+        assert!(run_words("run --help").unwrap().starts_with("usage"));
     }
 }

@@ -38,13 +38,20 @@ pub fn lint(clang: &Clang, source: Source<'_>, options: &CompileOptions) -> Resu
         }
         let of_tokens = diagnostics.clone();
         diagnostics.extend(found.into_iter().filter(|diagnostic| {
-            let is_known = of_tokens
-                .iter()
-                .any(|known| (&known.file, known.line) == (&diagnostic.file, diagnostic.line));
+            let known = || {
+                let here = (&diagnostic.file, diagnostic.line);
+                of_tokens.iter().filter(move |known| (&known.file, known.line) == here)
+            };
+            let is_known = known().next().is_some();
+            // Textures and the like: the compiler does not know the words around them either.
+            let is_outside = known().any(|known| known.message.contains("outside the subset"));
             // Clang's words for a threadgroup variable outside a kernel.
             let repeats =
                 is_known && diagnostic.message == "automatic variable qualified with an address space";
-            !repeats && !is_choice_of_spaces(&diagnostic.message) && !is_consequence(&diagnostic.message)
+            !repeats
+                && !is_outside
+                && !is_choice_of_spaces(&diagnostic.message)
+                && !is_consequence(&diagnostic.message)
         }));
     }
     diagnostics.sort_by(|a, b| (&a.file, a.line, a.column).cmp(&(&b.file, b.line, b.column)));

@@ -117,7 +117,7 @@ fn build_writes_a_library() {
     // Loads, as `tests/prebuilt.rs` shows for such a file.
     assert!(fs::metadata(&library).unwrap().len() > 1000);
     let output = program.run(&["build", &source, "-DOFFSET=1"]);
-    assert!(text(&output.stderr).contains("build takes one file and -o LIBRARY"));
+    assert!(text(&output.stderr).contains("-o LIBRARY is missing"));
 }
 
 #[test]
@@ -155,6 +155,52 @@ fn errors_have_places_and_a_failing_status() {
     );
     fails(&["run", &source, "-DOFFSET=1", "--kernel", "none", "--grid", "1"], "has no kernel 'none'");
     fails(&["check", "/nonexistent/k.metal"], "/nonexistent/k.metal");
+}
+
+#[test]
+fn one_file_with_a_mistake_does_not_hide_the_others() {
+    let program = Program::new();
+    fs::write(program.path("wide.metal"), "kernel void wide() { double x; }\n").unwrap();
+    fs::write(program.path("plain.metal"), "kernel void plain() {}\n").unwrap();
+    for command in ["check", "lint"] {
+        let output = program.run(&[command, &program.path("wide.metal"), &program.path("plain.metal")]);
+        assert!(!output.status.success());
+        assert!(text(&output.stderr).contains("wide.metal:1:22: 'double'"), "{}", text(&output.stderr));
+        assert!(text(&output.stdout).contains("plain.metal: 1 kernels\n"), "{}", text(&output.stdout));
+    }
+}
+
+#[test]
+fn sources_of_every_origin() {
+    let program = Program::new();
+    // A byte order mark, line ends of two bytes, a comment in another encoding.
+    let mut source =
+        b"\xef\xbb\xbf// caf\xe9\r\nkernel void k(device int* out [[buffer(0)]]) {\r\n  out[0] = X;\r\n}"
+            .to_vec();
+    let path = program.path("windows.metal");
+    fs::write(&path, &source).unwrap();
+    let run = [
+        "run",
+        &path,
+        "--kernel=k",
+        "--grid=1",
+        "--buffer=0=new:4",
+        "--print=0=i32",
+        "-DX=__METAL_VERSION__",
+    ];
+    for (version, expected) in [("-std=metal3.1", "310"), ("-std=macos-metal2.4", "240")] {
+        let output = program.run(&[&run[..], &[version]].concat());
+        assert_eq!(text(&output.stdout), format!("buffer(0): {expected}\n"), "{}", text(&output.stderr));
+    }
+    let place = source.len() - 5;
+    source[place] = b'y';
+    fs::write(&path, &source).unwrap();
+    let message = program.run(&run).stderr;
+    assert!(text(&message).contains("windows.metal:3:12: error: use of undeclared identifier 'y'"));
+    // Behind an attribute, which is taken out.
+    fs::write(&path, "kernel void k(device int* out [[buffer(0)]]) { out[0] = y; }").unwrap();
+    let output = program.run(&["check", &path]);
+    assert!(text(&output.stderr).contains("windows.metal:1:57: error"), "{}", text(&output.stderr));
 }
 
 #[test]

@@ -86,7 +86,7 @@ fn translation_keeps_lines_and_rewrites_in_place() {
     let text = translate(source, &found(source), None).unwrap();
     let body: Vec<&str> =
         text.lines().skip_while(|line| !line.starts_with("kernel void k")).take(5).collect();
-    assert_eq!(body[0].trim_end(), "kernel void k(device float* x ) {");
+    assert_eq!(body[0], "kernel void k(device float* x              ) {", "columns stay");
     assert!(
         body[1].contains("float metal_sim_local_1 [4]") && body[1].contains("metal_sim::local_memory<2"),
         "{}",
@@ -130,7 +130,13 @@ fn refusals_name_the_place() {
         ("static int f(int n) { return n ? f(n - 1) : 0; }", "1:12: 'f' calls itself: MSL has no recursion"),
         ("static void f(int (*callback)(int)) {}", "1:21: MSL has no function pointers"),
         ("static void f() { int (*callback)(int) = g; }", "1:25: MSL has no function pointers"),
-        ("kernel void k(device int* a [[buffer(31)]]) {}", "1:31: expected a slot from 0 to 30"),
+        ("kernel void k(uint i) {}", "1:15: a kernel parameter needs an attribute"),
+        ("struct S { int a; }; kernel void k(const S s) {}", "1:36: a kernel parameter needs an attribute"),
+        (
+            "enum class A { x }; enum class B { y, x }; kernel void k(device int* a [[buffer(x)]]) {}",
+            "1:74: expected a slot from 0 to 30, a number or the name of one, found 'x'",
+        ),
+        ("kernel void k(device int* a [[buffer(31)]]) {}", "1:31: expected a slot from 0 to 30, found '31'"),
         (
             "kernel void k(int a [[stage_in]]) {}",
             "1:23: attribute 'stage_in' is outside the subset that the simulator runs",
@@ -297,6 +303,20 @@ fn buffers_of_pointers_are_told() {
              Loader mine{x, nullptr};
          }",
     );
+}
+
+#[test]
+fn a_texture_is_refused_once() {
+    let source = "kernel void k(texture2d<float> t [[texture(0)]],\n  sampler s [[sampler(0)]]) {}";
+    let found: Vec<_> = scan(source).unwrap_err().iter().map(|found| (found.line, found.column)).collect();
+    assert_eq!(found, [(1, 15), (2, 3)]);
+}
+
+#[test]
+fn complaints_are_in_the_order_of_the_source() {
+    let source = "static int f(int n) { return f(n); }\nstatic void g() { double x; }\nint counter = 0;";
+    let lines: Vec<_> = scan(source).unwrap_err().iter().map(|found| found.line).collect();
+    assert_eq!(lines, [1, 2, 3]);
 }
 
 #[test]

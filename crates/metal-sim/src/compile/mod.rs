@@ -223,7 +223,9 @@ pub(crate) fn preprocess(
     }
     arguments.push("-".to_owned());
     let name = source.name.replace(['"', '\\', '\n'], "_");
-    clang.run(&arguments, &format!("# 1 \"{name}\"\n{}", source.text))
+    // A byte order mark is none behind the line that names the source.
+    let text = source.text.strip_prefix('\u{feff}').unwrap_or(source.text);
+    clang.run(&arguments, &format!("# 1 \"{name}\"\n{text}"))
 }
 
 /// What clang says about a translation unit of [`scan::translate_for_lint`]; `None` if it has nothing against it.

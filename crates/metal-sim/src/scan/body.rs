@@ -20,6 +20,10 @@ pub(super) fn scan_words(scanner: &mut Scanner<'_>) {
                 if word == "struct" {
                     assignment(scanner, at);
                 }
+                // With a scope in parentheses it is a macro of the shim.
+                if word == "coherent" && matches!(tokens.get(at + 1), "device" | "volatile" | "const") {
+                    scanner.replace(at, at, String::new());
+                }
                 let is_member = at > 0 && matches!(tokens.get(at - 1), "." | "->");
                 if is_member && names::is_swizzle(word) {
                     scanner.scan.swizzles.insert(word.to_owned());
@@ -111,7 +115,9 @@ fn attribute(scanner: &mut Scanner<'_>, open: usize) -> usize {
     if name == "id" {
         scanner.report(open + 2, ARGUMENT_BUFFERS);
     }
-    if matches!(name, "stage_in" | "position" | "attribute" | "color" | "texture" | "sampler") {
+    // Of a texture the type is refused already.
+    let is_told = matches!(name, "texture" | "sampler") && scanner.complains_about_line_of(open);
+    if matches!(name, "stage_in" | "position" | "attribute" | "color" | "texture" | "sampler") && !is_told {
         scanner.report(open + 2, format!("attribute '{name}' is outside the subset that the simulator runs"));
     }
     scanner.replace(open, close, text);

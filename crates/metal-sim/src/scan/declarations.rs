@@ -4,11 +4,12 @@ mod kernels;
 mod repeats;
 mod variables;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 use super::body::{scan_body, scan_words};
 use super::calls::CallGraph;
+use super::integers::Integers;
 use super::required::Uses;
 use super::token::{Kind, Tokens};
 use super::{Diagnostic, Edit, Scan, lint};
@@ -60,6 +61,8 @@ fn run(text: &str, purpose: Purpose) -> Result<(Scan, Vec<Diagnostic>), Vec<Diag
         namespaces: Vec::new(),
         records: Vec::new(),
         pointers: BTreeMap::new(),
+        record_names: BTreeSet::new(),
+        integers: Integers::default(),
         signatures: BTreeMap::new(),
         dynamic_constants: Vec::new(),
         unique: 0,
@@ -79,7 +82,15 @@ fn run(text: &str, purpose: Purpose) -> Result<(Scan, Vec<Diagnostic>), Vec<Diag
         kernel.required_constants = uses.required(&tokens, name, &constants).into_iter().collect();
     }
     scan.edits = apart(scan.edits);
-    Ok((scan, diagnostics))
+    Ok((scan, in_order(&tokens, diagnostics)))
+}
+
+/// Sorts complaints by place. Of two about one place the first says it all.
+fn in_order(tokens: &Tokens<'_>, mut diagnostics: Vec<Diagnostic>) -> Vec<Diagnostic> {
+    let file = |diagnostic: &Diagnostic| tokens.files.iter().position(|file| *file == diagnostic.file);
+    diagnostics.sort_by_key(|diagnostic| (file(diagnostic), diagnostic.line, diagnostic.column));
+    diagnostics.dedup_by(|a, b| (&a.file, a.line, a.column) == (&b.file, b.line, b.column));
+    diagnostics
 }
 
 /// Sorts edits; one inside another goes, since the outer one replaces it.
@@ -112,6 +123,9 @@ pub(super) struct Scanner<'t> {
     records: Vec<(String, usize)>,
     /// Records with pointers in them, and the first of these: what no kernel can take from a buffer.
     pointers: BTreeMap<String, usize>,
+    /// The names of all records.
+    record_names: BTreeSet<String>,
+    pub integers: Integers,
     /// Declarations so far without their address spaces: their bodies, and whether they had any.
     signatures: BTreeMap<String, (String, bool)>,
     /// Function constants and constants computed from them: values that only a launch knows.
@@ -143,11 +157,17 @@ impl Scanner<'_> {
         self.diagnostics.push(diagnostic);
     }
 
+    /// Whether there is a complaint about the line of a token.
+    pub fn complains_about_line_of(&self, index: usize) -> bool {
+        let here = self.tokens.diagnostic(index, "");
+        self.diagnostics.iter().any(|known| (&known.file, known.line) == (&here.file, here.line))
+    }
+
     pub fn edit(&mut self, start: usize, end: usize, text: String) {
         self.scan.edits.push(Edit { start, end, text });
     }
 
-    /// Replaces tokens `first..=last`, keeping the number of lines.
+    /// Replaces tokens `first..=last`, keeping the number of lines and, if the text is no longer, of columns.
     pub fn replace(&mut self, first: usize, last: usize, mut text: String) {
         // A range that runs past the end belongs to a text that is cut off: clang will say so.
         let last = last.min(self.tokens.all.len().saturating_sub(1));
@@ -165,6 +185,10 @@ impl Scanner<'_> {
         // The text may hold parts of what it replaces, line ends and all.
         let missing = lines(removed).saturating_sub(lines(&text));
         text.extend(std::iter::repeat_n('\n', missing));
+        // What follows in the line keeps its column where it can.
+        if lines(removed) == 0 {
+            text.extend(std::iter::repeat_n(' ', removed.len().saturating_sub(text.len())));
+        }
         self.edit(start, end, text);
     }
 
@@ -217,6 +241,13 @@ impl Scanner<'_> {
         let declaration = self.extent(start, head, is_template, limit);
         let head_end = declaration.body.unwrap_or(declaration.end);
         let words = || (head..head_end).map(|index| tokens.get(index));
+        let is_typedef = tokens.get(head) == "typedef";
+        if tokens.get(head + usize::from(is_typedef)) == "enum"
+            && let Some(open) = (head..declaration.end).find(|&index| tokens.get(index) == "{")
+        {
+            self.integers.enumerators(tokens, open, tokens.closing(open).min(declaration.end));
+            return declaration.end;
+        }
         if matches!(tokens.get(head), "using" | "typedef" | "static_assert" | "friend") {
             return declaration.end;
         }
@@ -237,6 +268,7 @@ impl Scanner<'_> {
                 let keyword =
                     (head..body).find(|&index| matches!(tokens.get(index), "struct" | "class" | "union"));
                 let name = keyword.map_or("", |keyword| tokens.get(keyword + 1)).to_owned();
+                self.record_names.insert(name.clone());
                 self.records.push((name, body));
                 self.scope(body + 1, close.min(limit), Scope::Record);
                 self.records.pop();
@@ -334,13 +366,19 @@ impl Scanner<'_> {
         let tokens = self.tokens;
         let mut at = head;
         let mut name = None;
+        // The last token that is no attribute: these may stand behind the name.
+        let mut last = None;
         while at < body {
             match tokens.get(at) {
+                "[" if tokens.get(at + 1) == "[" => {
+                    at = tokens.closing(at) + 1;
+                    continue;
+                }
                 "[" => at = tokens.closing(at),
                 "<" => at = tokens.closing_angle(at).unwrap_or(at),
                 "=" if !self.names_operator(at) => return name,
                 "(" => {
-                    let before = at.checked_sub(1).filter(|&index| index >= head);
+                    let before: Option<usize> = last;
                     let is_keyword = before.is_some_and(|index| {
                         matches!(
                             tokens.get(index),
@@ -362,6 +400,7 @@ impl Scanner<'_> {
                 }
                 _ => {}
             }
+            last = Some(at);
             at += 1;
         }
         name
@@ -395,11 +434,23 @@ impl Scanner<'_> {
         scan_body(self, body, close, is_kernel);
     }
 
+    /// The bracket that opens the parameters of a function: attributes with brackets of their own may stand before it.
+    pub fn parameter_list(&self, name: usize, end: usize) -> Option<usize> {
+        let mut at = name;
+        while at < end {
+            match self.tokens.get(at) {
+                "(" => return Some(at),
+                "[" => at = self.tokens.closing(at),
+                _ => {}
+            }
+            at += 1;
+        }
+        None
+    }
+
     /// Function pointers are fine as template arguments, not as parameters.
     fn parameters_of_function(&mut self, name: usize) {
-        let Some(open) = (name..self.tokens.all.len()).find(|&index| self.tokens.get(index) == "(") else {
-            return;
-        };
+        let Some(open) = self.parameter_list(name, self.tokens.all.len()) else { return };
         let close = self.tokens.closing(open);
         self.function_pointers(open + 1, close);
     }

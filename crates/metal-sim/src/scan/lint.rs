@@ -57,7 +57,7 @@ pub(super) fn uninitialised(scanner: &mut Scanner<'_>, head: usize, last: usize)
 /// The rules of one function with a body.
 pub(super) fn function(scanner: &mut Scanner<'_>, head: usize, name: usize, body: usize) {
     let tokens = scanner.tokens;
-    let Some(open) = (name..body).find(|&index| tokens.get(index) == "(") else { return };
+    let Some(open) = scanner.parameter_list(name, body) else { return };
     let (close, end) = (tokens.closing(open).min(body), tokens.closing(body).min(tokens.all.len()));
     let parameters = scanner.split_parameters(open + 1, close);
     if (head..name).any(|index| tokens.get(index) == "kernel") {
@@ -117,7 +117,10 @@ fn kernel(scanner: &mut Scanner<'_>, head: usize, name: usize, parameters: &[Ran
         }
         for index in attributes {
             if matches!(tokens.get(index), "buffer" | "threadgroup") && tokens.get(index + 1) == "(" {
-                let key = (tokens.get(index).to_owned(), tokens.get(index + 2).to_owned());
+                let argument = index + 2..tokens.closing(index + 1);
+                let slot = scanner.integers.evaluate(tokens, argument.clone());
+                let slot = slot.map_or_else(|| tokens.slice(argument).to_owned(), |slot| slot.to_string());
+                let key = (tokens.get(index).to_owned(), slot);
                 let was_optional = slots.insert(key.clone(), optional);
                 // Parameters that function constants choose between may share a slot.
                 if was_optional.is_some_and(|was| !was || !optional) {
@@ -141,7 +144,7 @@ fn array_parameter(scanner: &mut Scanner<'_>, range: Range<usize>) {
 }
 
 /// Built-in types that pointers are made of.
-fn is_builtin_type(word: &str) -> bool {
+pub(super) fn is_builtin_type(word: &str) -> bool {
     let scalar = word.trim_end_matches(|letter: char| ('2'..='4').contains(&letter));
     let scalar = scalar.strip_prefix("packed_").unwrap_or(scalar);
     matches!(

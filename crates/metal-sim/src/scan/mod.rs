@@ -8,6 +8,7 @@ mod body;
 mod calls;
 mod declarations;
 mod emit;
+mod integers;
 mod lint;
 mod names;
 mod required;

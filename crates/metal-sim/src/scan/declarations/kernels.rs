@@ -4,17 +4,20 @@ use std::ops::Range;
 
 use super::super::body::ARGUMENT_BUFFERS;
 use super::super::token::Kind;
-use super::super::{Binding, Instantiation, Kernel, Parameter, names};
+use super::super::{Binding, Instantiation, Kernel, Parameter, lint, names};
 use super::{Declaration, Scanner};
 
 impl Scanner<'_> {
     pub(super) fn kernel(&mut self, declaration: &Declaration, name: usize) {
         let tokens = self.tokens;
-        let Some(open) = (name..tokens.all.len()).find(|&index| tokens.get(index) == "(") else { return };
+        let Some(open) = self.parameter_list(name, tokens.all.len()) else { return };
         let close = tokens.closing(open);
         let mut parameters: Vec<(usize, String, Option<Binding>, bool)> = Vec::new();
         for range in self.split_parameters(open + 1, close) {
             let (name, binding, optional) = self.parameter(range.clone());
+            if binding.is_none() {
+                self.by_value(range.clone());
+            }
             if !matches!(binding, Some(Binding::Threadgroup(_) | Binding::Builtin(_))) {
                 self.argument_buffer(range.clone());
             }
@@ -39,13 +42,16 @@ impl Scanner<'_> {
                 Parameter { name, binding, optional }
             })
             .collect();
+        let body = declaration.body.unwrap_or(close);
         let attributes = |wanted: &str| {
-            (declaration.start..name)
+            (declaration.start..open)
+                .chain(close..body)
                 .find(|&index| tokens.get(index) == wanted && tokens.get(index + 1) == "(")
         };
         let host_name = attributes("host_name").map(|index| self.string_literal(index + 2));
         let max_threads = attributes("max_total_threads_per_threadgroup")
-            .and_then(|index| tokens.get(index + 2).parse().ok())
+            .and_then(|index| self.integers.evaluate(tokens, index + 2..tokens.closing(index + 1)))
+            .and_then(|threads| u32::try_from(threads).ok())
             .unwrap_or(0);
         let mut qualified = self.namespaces.join("::");
         if !qualified.is_empty() {
@@ -84,6 +90,19 @@ impl Scanner<'_> {
         ranges
     }
 
+    /// Refuses a parameter without an attribute that is no pointer and no reference.
+    fn by_value(&mut self, parameter: Range<usize>) {
+        let tokens = self.tokens;
+        let is_indirect = parameter.clone().any(|index| matches!(tokens.get(index), "*" | "&" | "["));
+        let type_word = parameter.clone().map(|index| tokens.get(index)).find(|&word| word != "const");
+        // Another name may be an alias of a pointer.
+        let is_value =
+            type_word.is_some_and(|word| lint::is_builtin_type(word) || self.record_names.contains(word));
+        if is_value && !is_indirect {
+            self.report(parameter.start, "a kernel parameter needs an attribute");
+        }
+    }
+
     /// Refuses a buffer of pointers: nothing here gives the host an address to fill in. For Apple's compiler it is right.
     fn argument_buffer(&mut self, parameter: Range<usize>) {
         let pointer = parameter.clone().find_map(|index| self.pointers.get(self.tokens.get(index)));
@@ -91,6 +110,24 @@ impl Scanner<'_> {
             let message = format!("{ARGUMENT_BUFFERS}: kernel parameter '{}'", self.tokens.slice(parameter));
             self.report(pointer, message);
         }
+    }
+
+    /// The slot of `buffer(...)` or `threadgroup(...)`.
+    fn slot(&mut self, attribute: usize) -> Option<u32> {
+        let tokens = self.tokens;
+        let argument = attribute + 2..tokens.closing(attribute + 1);
+        let value = if tokens.get(attribute + 1) == "(" {
+            self.integers.evaluate(tokens, argument.clone())
+        } else {
+            None
+        };
+        let slot = value.and_then(|value| u32::try_from(value).ok()).filter(|&slot| slot < 31);
+        if slot.is_none() {
+            let what = if value.is_none() { ", a number or the name of one" } else { "" };
+            let found = tokens.slice(argument).to_owned();
+            self.report(attribute, format!("expected a slot from 0 to 30{what}, found '{found}'"));
+        }
+        slot
     }
 
     /// Name, binding and optionality of one kernel parameter.
@@ -102,16 +139,9 @@ impl Scanner<'_> {
             if tokens.get(at) == "[" && tokens.get(at + 1) == "[" {
                 let close = tokens.closing(at);
                 for inner in at + 2..close.saturating_sub(1) {
-                    let argument =
-                        || tokens.get(inner + 2).parse::<u32>().ok().filter(|_| tokens.get(inner + 1) == "(");
                     match tokens.get(inner) {
                         "buffer" | "threadgroup" => {
-                            let Some(slot) =
-                                argument().filter(|&slot| slot < 31 && tokens.get(inner + 3) == ")")
-                            else {
-                                self.report(inner, "expected a slot from 0 to 30");
-                                continue;
-                            };
+                            let Some(slot) = self.slot(inner) else { continue };
                             binding = Some(if tokens.get(inner) == "buffer" {
                                 Binding::Buffer(slot)
                             } else {
@@ -125,7 +155,7 @@ impl Scanner<'_> {
                             } else if tokens.kind(inner) == Some(Kind::Word)
                                 && matches!(tokens.get(inner - 1), "[" | ",")
                                 && binding.is_none()
-                                && word != "maybe_unused"
+                                && !matches!(word, "maybe_unused" | "texture" | "sampler")
                             {
                                 self.report(inner, format!("parameter attribute '{word}' is outside the subset that the simulator runs"));
                                 binding = Some(Binding::Builtin("thread_position_in_grid"));

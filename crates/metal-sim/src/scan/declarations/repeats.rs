@@ -11,9 +11,7 @@ impl Scanner<'_> {
         let call_operator =
             tokens.get(name) == "operator" && tokens.get(name + 1) == "(" && tokens.get(name + 2) == ")";
         let first = if call_operator { name + 3 } else { name };
-        let Some(open) = (first..declaration.end).find(|&index| tokens.get(index) == "(") else {
-            return false;
-        };
+        let Some(open) = self.parameter_list(first, declaration.end) else { return false };
         let close = tokens.closing(open);
         let (text, mut has_address_space) =
             self.without_address_spaces(declaration.start..(close + 1).min(declaration.end));

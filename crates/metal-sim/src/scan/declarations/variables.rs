@@ -43,7 +43,11 @@ impl Scanner<'_> {
             return;
         }
         match equals {
-            Some(equals) => self.derived_constant(declaration, equals),
+            Some(equals) => {
+                let name = tokens.get(equals - 1).to_owned();
+                self.integers.define(tokens, &name, equals + 1..last);
+                self.derived_constant(declaration, equals);
+            }
             None if self.is_lint() && is_constant => lint::uninitialised(self, head, last),
             None => {}
         }
@@ -109,18 +113,16 @@ impl Scanner<'_> {
             "auto" => String::new(),
             name => format!(" : metal_sim::Components<{name}, metal_sim_constant_{}>", self.unique + 1),
         };
-        let expression = tokens.slice(equals + 1..last).to_owned();
         let unique = self.next_unique();
         self.dynamic_constants.push(name.clone());
         self.uses.derived(&name, equals + 1..last);
+        // What is between stays: it has edits of its own.
         self.replace(
             declaration.start,
-            last,
-            format!(
-                "struct metal_sim_constant_{unique}{base} {{ METAL_SIM_INLINE operator {type_name}() const {{ return {expression}; }} }}; \
-                 static const metal_sim_constant_{unique} {name};"
-            ),
+            equals,
+            format!("struct metal_sim_constant_{unique}{base} {{ METAL_SIM_INLINE operator {type_name}() const {{ return "),
         );
+        self.replace(last, last, format!("; }} }}; static const metal_sim_constant_{unique} {name};"));
     }
 
     /// The text of some tokens without their attributes.

@@ -54,7 +54,7 @@ fn a_source_with_an_error_is_told() {
     let source = Source { name: "k.metal", text, include_directories: &[], only: None };
     let error = sim_ptx::build(&clang, source, &CompileOptions::default()).unwrap_err();
     assert!(
-        error.to_string().contains("k.metal:1:42: error: use of undeclared identifier 'nothing'"),
+        error.to_string().contains("k.metal:1:55: error: use of undeclared identifier 'nothing'"),
         "{error}"
     );
 }

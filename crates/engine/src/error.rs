@@ -94,6 +94,8 @@ pub enum Error {
     },
     /// A constraint on an answer failed; its own words.
     Constraint(String),
+    /// A fault of ours, which cost one request: the words of the panic.
+    Internal(String),
     /// As many requests wait as may.
     Busy {
         /// Requests that are running or waiting.
@@ -152,6 +154,7 @@ impl fmt::Display for Error {
                 write!(f, "{}: the graph cannot be written: {source}", path.display())
             }
             Error::Constraint(message) => write!(f, "the answer cannot go on by its grammar: {message}"),
+            Error::Internal(message) => write!(f, "internal error: {message}"),
             Error::Busy { requests } => {
                 write!(f, "{requests} requests are running or waiting, as many as may; try again later")
             }

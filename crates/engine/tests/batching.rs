@@ -8,7 +8,7 @@ use engine::{
 };
 use graph::testing::{Control, Fault};
 use std::ops::ControlFlow;
-use std::sync::mpsc::{Receiver, channel};
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 use tiny::{Tiny, TinyFile, VOCABULARY};
 
@@ -154,15 +154,20 @@ fn long_sequences_of_a_windowed_model_run_at_the_same_time() {
     let cases: Vec<_> =
         (0..sequences as u32).map(|seed| (prompt(seed, 1200), sampled(seed.into(), 100))).collect();
     let (sender, receiver) = channel();
+    // The first one waits until all are there, however slowly this thread gets on.
+    let (all_submitted, submitted) = channel();
+    let mut submitted = Some(submitted);
     let handles = cases.iter().enumerate().map(|(case, (prompt, options))| {
-        let sender = sender.clone();
+        let (sender, mut submitted) = (sender.clone(), submitted.take());
         let sink = move |event| {
+            submitted.take().into_iter().for_each(|submitted: Receiver<()>| submitted.recv().unwrap());
             sender.send((case, event)).unwrap();
             ControlFlow::Continue(())
         };
         engine.submit(Request::new(prompt.clone(), options.clone()), Box::new(sink)).unwrap()
     });
     let handles: Vec<_> = handles.collect();
+    all_submitted.send(()).unwrap();
     drop(sender);
     let mut answers = vec![Vec::new(); sequences];
     let mut begun_together = true;
@@ -402,6 +407,66 @@ fn a_constraint_is_followed_and_its_end_and_its_failure_end_the_answer() {
     assert!(failed.failed.as_ref().is_some_and(|text| text.contains("nothing may follow")), "{failed:?}");
     wait_for(&engine, "an idle engine", |stats| stats.slots.is_empty());
     assert_eq!((engine.load(), engine.stats().requests_failed), (0, 1));
+}
+
+/// Panics where it is told to, and tells the threads that copy it.
+struct Faulty {
+    fork: bool,
+    mask: bool,
+    copied_on: Sender<Option<String>>,
+}
+
+impl Constraint for Faulty {
+    fn mask(&mut self, _logits: &mut [f32]) -> Result<(), String> {
+        if self.mask { panic!("no mask") } else { Ok(()) }
+    }
+
+    fn accept(&mut self, _token: u32) -> Result<bool, String> {
+        Ok(false)
+    }
+
+    fn fork(&self) -> Box<dyn Constraint> {
+        if self.fork {
+            panic!("no copy");
+        }
+        self.copied_on.send(std::thread::current().name().map(str::to_owned)).unwrap();
+        Box::new(Faulty { copied_on: self.copied_on.clone(), ..*self })
+    }
+}
+
+#[test]
+fn a_fault_of_a_constraint_costs_its_request_alone() {
+    let engine = start_long("faulty", BatchOptions::default());
+    let forever = GenerateOptions { max_tokens: None, ..sampled(1, 1) };
+    let mut other = engine.generate(Request::new(prompt(2, 4), forever)).unwrap();
+    let (copied_on, _copies) = channel();
+    let constrained = |fork, mask| {
+        let constraint: Box<dyn Constraint> = Box::new(Faulty { fork, mask, copied_on: copied_on.clone() });
+        let request = Request::new(prompt(1, 4), sampled(1, 4));
+        engine.generate(Request { choices: 2, constraint: Some(constraint), ..request })
+    };
+    let error = constrained(true, false).expect_err("it cannot be copied");
+    assert!(matches!(&error, Error::Internal(words) if words == "no copy"), "{error}");
+    assert_eq!(engine.load(), 1);
+    let failed = collect(constrained(false, true).unwrap(), 2).failed;
+    assert_eq!(failed.as_deref(), Some("internal error: no mask"));
+    assert_eq!(
+        collect(constrained(false, false).unwrap(), 2).tokens.iter().map(Vec::len).collect::<Vec<_>>(),
+        [4, 4]
+    );
+    assert!(engine.stopped().is_none() && other.any(|event| matches!(event, BatchEvent::Token { .. })));
+}
+
+#[test]
+fn what_answers_need_is_not_made_on_the_engines_thread() {
+    let engine = start("prepare", BatchOptions::default());
+    let (copied_on, copies) = channel();
+    let constraint: Box<dyn Constraint> = Box::new(Faulty { fork: false, mask: false, copied_on });
+    let request = Request::new(prompt(1, 4), sampled(1, 4));
+    let events = engine.generate(Request { choices: 3, constraint: Some(constraint), ..request }).unwrap();
+    assert_eq!(collect(events, 3).reasons.len(), 3);
+    let here = std::thread::current().name().map(str::to_owned);
+    assert_eq!(copies.iter().collect::<Vec<_>>(), [here.clone(), here]);
 }
 
 #[test]

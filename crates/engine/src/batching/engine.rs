@@ -2,8 +2,10 @@
 
 use super::events::{BatchEvent, EmbedRequest, EmbedSink, Events, Request, RequestHandle, Sink};
 use super::stats::Stats;
-use super::worker::{Submission, Work, Worker};
+use super::worker::{Prepared, Submission, Work, Worker, caught};
+use crate::answer::Answer;
 use crate::{Engine, Error};
+use std::collections::VecDeque;
 use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{Sender, channel};
@@ -152,10 +154,13 @@ impl BatchEngine {
     /// Continues a prompt; the events go to `sink`, which is dropped after the last one. The request lives as long as
     /// the handle.
     ///
+    /// What the answers need is made here and not on the engine's thread, where it would hold up all others: copies of a
+    /// constraint, and the prompt as penalties see it. With many choices that can take a while.
+    ///
     /// # Errors
     /// What can be known at once: [`Error::EmptyPrompt`], [`Error::ContextExceeded`], [`Error::Sampling`] and
     /// [`Error::Option`] for what can never be done, [`Error::Busy`] if too many wait, [`Error::Stopped`] after a
-    /// device has failed.
+    /// device has failed, [`Error::Internal`] where the constraint panics.
     pub fn submit(&self, request: Request, sink: Sink) -> Result<RequestHandle, Error> {
         self.check_prompt(&request.prompt)?;
         request.options.sampler.validate()?;
@@ -168,7 +173,30 @@ impl BatchEngine {
             let message = format!("expected 1 to {}, found {choices}", self.options.parallel);
             return Err(Error::Option { name: "choices", message });
         }
-        self.send(choices, Work::Generate(request, sink))
+        let place = self.reserve(choices)?;
+        let prepared = caught(|| self.prepare(request))?;
+        self.send(place, Work::Generate(prepared, sink))
+    }
+
+    /// The answers to a request, ready to be begun.
+    fn prepare(&self, request: Request) -> Result<Prepared, Error> {
+        let Request { name, prompt, options, mut constraint, choices } = request;
+        let answers = (0..choices).map(|index| {
+            let mut options = options.clone();
+            let seed = &mut options.sampler.seed;
+            *seed = seed.map(|seed| seed.wrapping_add(index as u64));
+            // The last answer needs no copy.
+            let constraint = if index + 1 == choices {
+                constraint.take()
+            } else {
+                constraint.as_ref().map(|constraint| constraint.fork())
+            };
+            let mut answer = Answer::new(&self.tokenizer, options, constraint)?;
+            prompt.iter().for_each(|&token| answer.accept_prompt(token));
+            Ok(answer)
+        });
+        let answers = answers.collect::<Result<VecDeque<_>, Error>>()?;
+        Ok(Prepared { name, prompt, answers })
     }
 
     /// Turns texts into vectors; they go to `sink`, all at once. The request lives as long as the handle.
@@ -180,7 +208,7 @@ impl BatchEngine {
             return Err(Error::EmptyPrompt);
         }
         request.inputs.iter().try_for_each(|input| self.check_prompt(input))?;
-        self.send(1, Work::Embed(request, sink))
+        self.send(self.reserve(1)?, Work::Embed(request, sink))
     }
 
     fn check_prompt(&self, prompt: &[u32]) -> Result<(), Error> {
@@ -200,23 +228,29 @@ impl BatchEngine {
         Ok(())
     }
 
-    /// Hands work over that counts as so many sequences.
-    fn send(&self, choices: usize, work: Work) -> Result<RequestHandle, Error> {
+    /// Takes the places of so many sequences.
+    fn reserve(&self, choices: usize) -> Result<Place<'_>, Error> {
         let admitted = self.shared.load.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |load| {
             // A request that asks for much at once is not locked out by the limit when nothing else is there.
             (load == 0 || load + choices <= self.limit).then_some(load + choices)
         });
-        if let Err(requests) = admitted {
-            return Err(Error::Busy { requests });
+        match admitted {
+            Ok(_) => Ok(Place { shared: &self.shared, choices }),
+            Err(requests) => Err(Error::Busy { requests }),
         }
+    }
+
+    /// Hands work over, and its place with it.
+    fn send(&self, mut place: Place<'_>, work: Work) -> Result<RequestHandle, Error> {
         let cancelled = Arc::new(AtomicBool::new(false));
         let submission = Submission { work, cancelled: Arc::clone(&cancelled) };
         let sent = self.sender.as_ref().is_some_and(|sender| sender.send(submission).is_ok());
         if !sent {
-            self.shared.load.fetch_sub(choices, Ordering::Relaxed);
             let reason = self.stopped().unwrap_or_else(|| "its thread has ended".into());
             return Err(Error::Stopped { reason });
         }
+        // From here on the thread counts.
+        place.choices = 0;
         Ok(RequestHandle { cancelled })
     }
 
@@ -248,6 +282,20 @@ impl BatchEngine {
     /// The options that it was started with.
     pub fn options(&self) -> &BatchOptions {
         &self.options
+    }
+}
+
+/// Places of sequences, given back unless work was handed over for them.
+struct Place<'a> {
+    shared: &'a Shared,
+    choices: usize,
+}
+
+impl Drop for Place<'_> {
+    fn drop(&mut self) {
+        // A device that has failed meanwhile took all places away.
+        let less = |load: usize| Some(load.saturating_sub(self.choices));
+        let _ = self.shared.load.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
     }
 }
 

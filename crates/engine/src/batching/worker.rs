@@ -3,13 +3,14 @@
 use super::choice::{Choice, Group};
 use super::embeddings::Embeddings;
 use super::engine::{BatchOptions, Shared, lock};
-use super::events::{BatchEvent, EmbedRequest, EmbedSink, Request, Sink};
+use super::events::{BatchEvent, EmbedRequest, EmbedSink, Sink};
 use super::prefixes::Prefixes;
 use super::stats::Stats;
 use super::{lookup, plan};
 use crate::answer::Answer;
 use crate::{Engine, Error, Step, Wanted};
 use std::collections::{HashMap, VecDeque};
+use std::ops::ControlFlow;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -23,8 +24,15 @@ pub(super) struct Submission {
 
 /// What is to be done.
 pub(super) enum Work {
-    Generate(Request, Sink),
+    Generate(Prepared, Sink),
     Embed(EmbedRequest, EmbedSink),
+}
+
+/// A prompt, and its answers before their first tokens: at least one.
+pub(super) struct Prepared {
+    pub name: String,
+    pub prompt: Vec<u32>,
+    pub answers: VecDeque<Answer>,
 }
 
 pub(super) struct Worker {
@@ -80,22 +88,21 @@ impl Worker {
     /// Until nobody can submit any more, or a device fails.
     pub fn run(mut self) {
         loop {
-            if self.receive().is_break() {
-                return;
-            }
             // A panic here is a fault of ours. It costs the requests, but it must not leave them without an answer.
-            let stepped = catch_unwind(AssertUnwindSafe(|| self.step()));
-            let reason = match stepped {
-                Ok(Ok(())) => continue,
-                Ok(Err(error)) => error.to_string(),
-                Err(panic) => format!("internal error: {}", panic_text(panic.as_ref())),
-            };
-            return self.stop(reason);
+            let went = caught(|| match self.receive() {
+                ControlFlow::Continue(()) => self.step().map(ControlFlow::Continue),
+                ControlFlow::Break(()) => Ok(ControlFlow::Break(())),
+            });
+            match went {
+                Ok(ControlFlow::Continue(())) => {}
+                Ok(ControlFlow::Break(())) => return,
+                Err(error) => return self.stop(error.to_string()),
+            }
         }
     }
 
     /// Takes what was submitted; waits for it where there is nothing else to do.
-    fn receive(&mut self) -> std::ops::ControlFlow<()> {
+    fn receive(&mut self) -> ControlFlow<()> {
         loop {
             let idle = self.running.is_empty() && self.waiting.is_empty() && self.embeddings.is_empty();
             let submission = if idle {
@@ -106,15 +113,15 @@ impl Worker {
             };
             match submission {
                 Ok(submission) => self.enqueue(submission),
-                Err(TryRecvError::Empty) => return std::ops::ControlFlow::Continue(()),
-                Err(TryRecvError::Disconnected) if idle => return std::ops::ControlFlow::Break(()),
+                Err(TryRecvError::Empty) => return ControlFlow::Continue(()),
+                Err(TryRecvError::Disconnected) if idle => return ControlFlow::Break(()),
                 Err(TryRecvError::Disconnected) => {
                     // The engine was dropped: nobody can wait for these.
                     if self.shared.closing.load(Ordering::Relaxed) {
                         self.groups.values().for_each(|group| group.cancelled.store(true, Ordering::Relaxed));
                         self.embeddings.cancel();
                     }
-                    return std::ops::ControlFlow::Continue(());
+                    return ControlFlow::Continue(());
                 }
             }
         }
@@ -122,35 +129,12 @@ impl Worker {
 
     fn enqueue(&mut self, submission: Submission) {
         let Submission { work, cancelled } = submission;
-        let (request, sink) = match work {
-            Work::Generate(request, sink) => (request, sink),
+        let (prepared, sink) = match work {
+            Work::Generate(prepared, sink) => (prepared, sink),
             Work::Embed(request, sink) => return self.embeddings.push(request, sink, cancelled),
         };
-        let mut group = Group { name: request.name, sink, cancelled, open: request.choices, started: false };
-        let mut constraint = request.constraint;
-        let answers = (0..request.choices).map(|index| {
-            let mut options = request.options.clone();
-            let seed = &mut options.sampler.seed;
-            *seed = seed.map(|seed| seed.wrapping_add(index as u64));
-            // A copy takes its time: the last answer needs none.
-            let constraint = if index + 1 == request.choices {
-                constraint.take()
-            } else {
-                constraint.as_ref().map(|constraint| constraint.fork())
-            };
-            let mut answer = Answer::new(self.engine.tokenizer(), options, constraint)?;
-            request.prompt.iter().for_each(|&token| answer.accept_prompt(token));
-            Ok(answer)
-        });
-        let mut answers = match answers.collect::<Result<VecDeque<_>, Error>>() {
-            Ok(answers) => answers,
-            Err(error) => {
-                group.tell(BatchEvent::Failed(error));
-                self.shared.load.fetch_sub(request.choices, Ordering::Relaxed);
-                self.stats.requests_failed += 1;
-                return;
-            }
-        };
+        let Prepared { name, prompt, mut answers } = prepared;
+        let group = Group { name, sink, cancelled, open: answers.len(), started: false };
         // Checked when it was submitted: there is at least one.
         let Some(answer) = answers.pop_front() else { return };
         self.submitted += 1;
@@ -158,8 +142,8 @@ impl Worker {
         self.waiting.push_back(Choice {
             group: self.submitted,
             index: 0,
-            prompt_len: request.prompt.len(),
-            tokens: request.prompt,
+            prompt_len: prompt.len(),
+            tokens: prompt,
             sequence: self.engine.sequence(),
             answer,
             siblings: answers.into(),
@@ -449,8 +433,9 @@ impl Worker {
         let mut outcome = Outcome::GoesOn;
         for (done, row) in rows.enumerate() {
             let before = choice.answer.generated();
-            let row = self.engine.choice_of(row);
-            match row.and_then(|row| choice.advance(row, self.engine.context(), group)) {
+            let (row, context) = (self.engine.choice_of(row), self.engine.context());
+            // A panic of its constraint or sampler costs this request alone: nothing else has its state.
+            match row.and_then(|row| caught(|| choice.advance(row, context, group))) {
                 Ok(true) => {}
                 Ok(false) => outcome = Outcome::Ended,
                 Err(error) => outcome = Outcome::Failed(error),
@@ -489,7 +474,15 @@ impl Worker {
     }
 }
 
-fn panic_text(panic: &(dyn std::any::Any + Send)) -> &str {
-    let text = panic.downcast_ref::<String>().map(String::as_str);
-    text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("panic")
+/// Does work; a panic of it is an error.
+///
+/// # Errors
+/// Those of the work, and [`Error::Internal`].
+pub(super) fn caught<T>(work: impl FnOnce() -> Result<T, Error>) -> Result<T, Error> {
+    // What it leaves half done is dropped by whoever gets the error.
+    catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|panic| {
+        let text = panic.downcast_ref::<String>().map(String::as_str);
+        let text = text.or_else(|| panic.downcast_ref::<&str>().copied());
+        Err(Error::Internal(text.unwrap_or("panic").to_owned()))
+    })
 }

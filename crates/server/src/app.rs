@@ -1,7 +1,8 @@
 //! The routes, and what stands before all of them.
 
 use crate::error::{ApiError, Reason};
-use crate::http::{BodyRoom, blocking, json, unique, with_type};
+use crate::http::{blocking, held, json, pieces, read_body, unique, with_type};
+use crate::memory::{Account, Memory};
 use crate::metrics::Metrics;
 use crate::model::Model;
 use crate::params::Form;
@@ -9,7 +10,7 @@ use crate::reply::{Kind, Reply};
 use crate::responses::{ResponseReply, Store};
 use crate::run::Run;
 use crate::{chat, completions, embeddings, inspect, origin, responses};
-use axum::body::Body;
+use axum::body::{Body, Bytes};
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, Request, State};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, Response, StatusCode, header};
@@ -17,14 +18,20 @@ use axum::middleware::{Next, from_fn_with_state};
 use axum::response::IntoResponse;
 use axum::routing::{get, post};
 use axum::{Extension, Router};
+use hyper::body::{Frame, SizeHint};
 use serde_json::{Value, json};
+use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
+use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 use tokio::sync::{Notify, Semaphore};
 
 /// Grammars that are compiled at a time.
 const COMPILERS: usize = 2;
+
+/// Routes that are asked all the time. Nobody waits for their answers at the end.
+const PROBES: [&str; 3] = ["/health", "/metrics", "/slots"];
 
 /// Longest time to wait until a request is read, beside those that are being read.
 const PREPARE_WAIT: Duration = Duration::from_secs(10);
@@ -36,7 +43,7 @@ type PathResult = std::result::Result<Path<String>, PathRejection>;
 #[derive(Debug)]
 pub struct App {
     pub options: crate::ServerOptions,
-    pub metrics: Metrics,
+    pub metrics: Arc<Metrics>,
     /// Whether requests are checked for coming from this machine's own programs.
     pub guard_host: bool,
     model: OnceLock<Model>,
@@ -48,17 +55,18 @@ pub struct App {
     preparing: Arc<Semaphore>,
     /// So are grammars.
     compiling: Arc<Semaphore>,
-    bodies: BodyRoom,
+    /// What requests take of it.
+    pub memory: Memory,
     /// The latest responses.
     pub responses: Store,
 }
 
-/// Counts a request that is being answered, until its response has been sent.
+/// Counts a request from its first line until its response has been sent.
 #[derive(Debug)]
-pub struct InFlight(Arc<App>);
+struct InFlight(Arc<App>);
 
 impl InFlight {
-    pub fn new(app: &Arc<App>) -> InFlight {
+    fn new(app: &Arc<App>) -> InFlight {
         app.in_flight.fetch_add(1, Ordering::SeqCst);
         InFlight(Arc::clone(app))
     }
@@ -72,6 +80,32 @@ impl Drop for InFlight {
     }
 }
 
+/// The body of a response, which counts its request until it has been sent.
+struct Counted {
+    body: Body,
+    _in_flight: InFlight,
+}
+
+impl axum::body::HttpBody for Counted {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<std::result::Result<Frame<Bytes>, axum::Error>>> {
+        Pin::new(&mut self.body).poll_frame(context)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
 /// The name of a request in logs.
 #[derive(Clone, Debug)]
 struct RequestId(String);
@@ -79,10 +113,10 @@ struct RequestId(String);
 impl App {
     pub fn new(options: crate::ServerOptions, guard_host: bool) -> App {
         App {
-            bodies: BodyRoom::new(options.max_request_bytes),
+            memory: Memory::new(options.max_request_bytes),
             options,
             guard_host,
-            metrics: Metrics::default(),
+            metrics: Arc::default(),
             model: OnceLock::new(),
             draining: AtomicBool::new(false),
             in_flight: AtomicUsize::new(0),
@@ -117,7 +151,8 @@ impl App {
         self.model.get()
     }
 
-    fn model(&self) -> std::result::Result<&Model, ApiError> {
+    /// The model, or that it is being loaded.
+    pub fn model(&self) -> std::result::Result<&Model, ApiError> {
         self.loaded().ok_or_else(|| ApiError::unavailable("model_loading", "the model is being loaded", 1))
     }
 
@@ -159,14 +194,17 @@ async fn chat_completions(
     Extension(id): Extension<RequestId>,
     request: Request,
 ) -> Result {
-    let (request, params, prompt) = prepare(&app, request, chat::read).await?;
+    let work = |body, model: &Model, _: &mut Account| chat::read(body, model);
+    let ((request, params, prompt), account) = prepare(&app, request, work).await?;
     let request = engine::Request { name: id.0, ..request };
     let tokens = request.prompt.len();
     let mut requests = constrain(&app, prompt.form, vec![request]).await?;
+    // What is left of the request is its tokens and its rule.
+    drop((prompt.rendered, account));
     let model = app.accepting()?;
     prompt.reading.after_reasoning(&mut requests, model);
-    let reply = Reply::new(Kind::Chat(prompt.reading), model, &params, 1, tokens);
-    let run = Run::start(&app, &model.engine, requests, reply, "messages")?;
+    let reply = Reply::new(&app, Kind::Chat(prompt.reading), model, &params, 1, tokens);
+    let run = Run::start(&app, requests, reply, "messages").await?;
     if params.stream { Ok(run.stream()) } else { run.whole().await }
 }
 
@@ -175,16 +213,18 @@ async fn text_completions(
     Extension(id): Extension<RequestId>,
     request: Request,
 ) -> Result {
-    let (params, asked) = prepare(&app, request, completions::read).await?;
+    let work = |body, model: &Model, _: &mut Account| completions::read(body, model);
+    let ((params, asked), account) = prepare(&app, request, work).await?;
     let (mut requests, echoes) = (asked.requests, asked.echoes);
     for request in &mut requests {
         request.name.clone_from(&id.0);
     }
     let requests = constrain(&app, asked.form, requests).await?;
+    drop(account);
     let model = app.accepting()?;
     let tokens = requests.iter().map(|request| request.prompt.len()).sum();
-    let reply = Reply::new(Kind::Text(echoes), model, &params, requests.len(), tokens);
-    let run = Run::start(&app, &model.engine, requests, reply, "prompt")?;
+    let reply = Reply::new(&app, Kind::Text(echoes), model, &params, requests.len(), tokens);
+    let run = Run::start(&app, requests, reply, "prompt").await?;
     if params.stream { Ok(run.stream()) } else { run.whole().await }
 }
 
@@ -194,22 +234,24 @@ async fn create_response(
     request: Request,
 ) -> Result {
     let shared = Arc::clone(&app);
-    let read = move |body, model: &Model| responses::read(body, model, &shared.responses);
-    let (request, params, prompt, asked) = prepare(&app, request, read).await?;
+    let read = move |body, model: &Model, account: &mut Account| {
+        responses::read(body, model, account, &shared.responses)
+    };
+    let ((request, params, prompt, asked), account) = prepare(&app, request, read).await?;
     let request = engine::Request { name: id.0, ..request };
     let tokens = request.prompt.len();
     let mut requests = constrain(&app, prompt.form, vec![request]).await.map_err(responses::renamed)?;
     let model = app.accepting()?;
     prompt.reading.after_reasoning(&mut requests, model);
-    let reply = ResponseReply::new(&app, asked, prompt.reading, model, tokens);
-    let run = Run::start(&app, &model.engine, requests, reply, "input")?;
+    let reply = ResponseReply::new(&app, asked, account, prompt.reading, model, tokens);
+    let run = Run::start(&app, requests, reply, "input").await?;
     if params.stream { Ok(run.stream()) } else { run.whole().await }
 }
 
 async fn response(State(app): State<Arc<App>>, path: PathResult) -> Result {
     let id = segment(path)?;
     match app.responses.response(&id) {
-        Some(response) => Ok(json(StatusCode::OK, &response)),
+        Some(response) => Ok(with_type(StatusCode::OK, "application/json", response)),
         None => Err(no_such_response(&id)),
     }
 }
@@ -240,15 +282,11 @@ async fn embeddings(
     Extension(id): Extension<RequestId>,
     request: Request,
 ) -> Result {
-    let (request, wanted) = prepare(&app, request, embeddings::read).await?;
+    let ((request, wanted), account) = prepare(&app, request, embeddings::read).await?;
     let model = app.accepting()?;
     let request = engine::EmbedRequest { name: id.0, ..request };
-    let _in_flight = InFlight::new(&app);
     let vectors = embeddings::compute(&model.engine, request, app.options.request_timeout).await?;
-    let shared = Arc::clone(&app);
-    // Thousands of vectors take a while to write down.
-    let body = blocking(move || Ok(embeddings::answer(vectors, &wanted, shared.model()?))).await??;
-    Ok(json(StatusCode::OK, &body))
+    Ok(pieces(embeddings::answer(vectors, wanted, model), account))
 }
 
 /// Compiles what the answers to requests must be. That can take a second, so a few at a time; answers without wait for
@@ -296,14 +334,17 @@ impl Drop for StopOnDrop {
     }
 }
 
-/// Reads a request's body and makes of it what takes long.
+/// Reads a request's body and makes of it what takes long. What it takes of memory is counted in the account, which lives
+/// as long as what was made.
 async fn prepare<T: Send + 'static>(
     app: &Arc<App>,
     request: Request,
-    work: impl FnOnce(Value, &Model) -> std::result::Result<T, ApiError> + Send + 'static,
-) -> std::result::Result<T, ApiError> {
+    work: impl FnOnce(Value, &Model, &mut Account) -> std::result::Result<T, ApiError> + Send + 'static,
+) -> std::result::Result<(T, Account), ApiError> {
     app.accepting()?;
-    let body = app.bodies.read(request, app.options.body_timeout).await?;
+    let options = &app.options;
+    let body = read_body(request, options.max_request_bytes, options.body_timeout, app.memory.account());
+    let body = body.await?;
     let turn = Arc::clone(&app.preparing).acquire_owned();
     let turn = tokio::time::timeout(PREPARE_WAIT, turn)
         .await
@@ -312,7 +353,9 @@ async fn prepare<T: Send + 'static>(
     blocking(move || {
         // Kept to the end of the work, though the client may have left: work that nobody waits for takes processors too.
         let _turn = turn;
-        work(body.json()?, shared.model()?)
+        let (value, mut account) = body.json()?;
+        let made = work(value, shared.model()?, &mut account)?;
+        Ok((made, account))
     })
     .await?
 }
@@ -357,18 +400,18 @@ async fn slots(State(app): State<Arc<App>>) -> Result {
 }
 
 async fn tokenize(State(app): State<Arc<App>>, request: Request) -> Result {
-    let body = prepare(&app, request, inspect::tokenize).await?;
-    Ok(json(StatusCode::OK, &body))
+    let (tokens, account) = prepare(&app, request, inspect::tokenize).await?;
+    Ok(pieces(tokens.write(Arc::clone(app.model()?.tokenizer())), account))
 }
 
 async fn detokenize(State(app): State<Arc<App>>, request: Request) -> Result {
-    let body = prepare(&app, request, inspect::detokenize).await?;
-    Ok(json(StatusCode::OK, &body))
+    let (text, account) = prepare(&app, request, inspect::detokenize).await?;
+    Ok(held(StatusCode::OK, "application/json", text, account))
 }
 
 async fn apply_template(State(app): State<Arc<App>>, request: Request) -> Result {
-    let rendered = prepare(&app, request, chat::render).await?;
-    Ok(json(StatusCode::OK, &json!({"prompt": rendered.text})))
+    let (text, account) = prepare(&app, request, inspect::apply_template).await?;
+    Ok(held(StatusCode::OK, "application/json", text, account))
 }
 
 async fn unknown(method: Method, request: Request) -> ApiError {
@@ -386,6 +429,9 @@ async fn gate(State(app): State<Arc<App>>, mut request: Request, next: Next) -> 
     let start = Instant::now();
     let id = request_id(request.headers());
     let (method, path) = (request.method().clone(), request.uri().path().to_owned());
+    let is_probe = PROBES.contains(&&*path);
+    // Before anybody asks whether the server is draining: who ends it sees either this or what it led to.
+    let in_flight = (!is_probe).then(|| InFlight::new(&app));
     let trace = request.headers().get("traceparent").and_then(|value| value.to_str().ok()).map(str::to_owned);
     let origin = origin::allowed(&app.options.cors_origins, request.headers());
     request.extensions_mut().insert(RequestId(id.clone()));
@@ -405,13 +451,16 @@ async fn gate(State(app): State<Arc<App>>, mut request: Request, next: Next) -> 
     if let Ok(value) = HeaderValue::from_str(&id) {
         headers.insert(HeaderName::from_static("x-request-id"), value);
     }
+    if app.is_draining() {
+        headers.insert(header::CONNECTION, HeaderValue::from_static("close"));
+    }
     let status = response.status();
     // What a client sent may be part of it, and as long.
     let reason = response.extensions().get::<Reason>().map(|Reason(reason)| limited(reason));
     app.metrics.response(&path, status);
     let seconds = start.elapsed().as_secs_f64();
     // Probes come every few seconds and would drown everything else.
-    if ["/health", "/metrics", "/slots"].contains(&&*path) {
+    if is_probe {
         tracing::debug!(request_id = id, %method, path, status = status.as_u16(), seconds, "request");
     } else {
         tracing::info!(
@@ -426,7 +475,10 @@ async fn gate(State(app): State<Arc<App>>, mut request: Request, next: Next) -> 
             "request"
         );
     }
-    response
+    match in_flight {
+        Some(in_flight) => response.map(|body| Body::new(Counted { body, _in_flight: in_flight })),
+        None => response,
+    }
 }
 
 /// The beginning of a text.
@@ -441,19 +493,14 @@ fn request_id(headers: &HeaderMap) -> String {
     given.filter(sane).map_or_else(|| unique("req-"), str::to_owned)
 }
 
-/// Waits until no request is being answered, or the time is over.
+/// Waits until no request is being answered, or the time is over. What comes meanwhile is refused, so it is enough that
+/// there is none for a moment.
 pub async fn drained(app: &App, limit: Duration) {
-    let wait = async {
-        loop {
-            let idle = app.idle.notified();
-            if app.in_flight() == 0 {
-                return;
-            }
-            idle.await;
-        }
-    };
-    // What is left then is cut off.
-    let _ = tokio::time::timeout(limit, wait).await;
+    let idle = app.idle.notified();
+    if app.in_flight() > 0 {
+        // What is left then is cut off.
+        let _ = tokio::time::timeout(limit, idle).await;
+    }
 }
 
 #[cfg(test)]

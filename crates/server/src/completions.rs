@@ -34,8 +34,9 @@ pub fn read(body: Value, model: &Model) -> Result<(Params, Completion)> {
     let mut fields = Fields::new(body, "")?;
     let mut params = Params::read(&mut fields, model)?;
     let prompt = fields.value("prompt");
-    let prompts = prompts(fields.required("prompt", prompt)?, model)?;
+    let prompt = fields.required("prompt", prompt)?;
     let echo = fields.bool("echo")?.unwrap_or(false);
+    let prompts = prompts(prompt, echo, model)?;
     // Nothing can be asked for only where there is something to give back.
     params.options.max_tokens =
         Some(fields.count("max_tokens", u32::from(!echo)..=u32::MAX)?.unwrap_or(DEFAULT_MAX_TOKENS));
@@ -64,35 +65,36 @@ pub fn read(body: Value, model: &Model) -> Result<(Params, Completion)> {
         );
         return Err(ApiError::field("prompt", "array_above_max_length", message));
     }
-    let echoes = prompts.iter().map(|(text, _)| if echo { text.clone() } else { String::new() }).collect();
-    let requests = prompts.into_iter().map(|(_, ids)| {
+    let requests = prompts.into_iter().map(|(text, ids)| {
         let mut request = Request::new(ids, params.options.clone());
         request.choices = params.choices;
-        request
+        (request, text)
     });
-    let requests = requests.collect();
+    let (requests, echoes) = requests.unzip();
     let form = grammar.map(|source| Form { rule: Rule::Lark(source), field: "grammar" });
     Ok((params, Completion { requests, echoes, form }))
 }
 
-/// A text, ids, or a list of either; with their texts.
-fn prompts(value: Value, model: &Model) -> Result<Vec<(String, Vec<u32>)>> {
+/// A text, ids, or a list of either; with their texts, if these are to be given back.
+fn prompts(value: Value, echo: bool, model: &Model) -> Result<Vec<(String, Vec<u32>)>> {
     match value {
         Value::Array(items) if items.is_empty() => {
             let message = "Invalid 'prompt': expected at least one prompt or token, but got an empty array.";
             Err(ApiError::field("prompt", "empty_array", message))
         }
-        Value::Array(items) if items.iter().all(Value::is_number) => Ok(vec![ids("prompt", &items, model)?]),
+        Value::Array(items) if items.iter().all(Value::is_number) => {
+            Ok(vec![prompt_of_ids("prompt", &items, echo, model)?])
+        }
         Value::Array(items) => items
             .into_iter()
             .enumerate()
-            .map(|(index, item)| prompt(&format!("prompt[{index}]"), item, model))
+            .map(|(index, item)| prompt(&format!("prompt[{index}]"), item, echo, model))
             .collect(),
-        other => Ok(vec![prompt("prompt", other, model)?]),
+        other => Ok(vec![prompt("prompt", other, echo, model)?]),
     }
 }
 
-fn prompt(name: &str, value: Value, model: &Model) -> Result<(String, Vec<u32>)> {
+fn prompt(name: &str, value: Value, echo: bool, model: &Model) -> Result<(String, Vec<u32>)> {
     match value {
         Value::String(text) => {
             let options = EncodeOptions { add_special: true, parse_special: true };
@@ -101,32 +103,38 @@ fn prompt(name: &str, value: Value, model: &Model) -> Result<(String, Vec<u32>)>
                 let message = format!("Invalid '{name}': it is empty, there is nothing to continue.");
                 return Err(ApiError::field(name, "invalid_value", message));
             }
-            Ok((text, ids))
+            Ok((if echo { text } else { String::new() }, ids))
         }
-        Value::Array(items) if !items.is_empty() => ids(name, &items, model),
+        Value::Array(items) if !items.is_empty() => prompt_of_ids(name, &items, echo, model),
         other => Err(wrong_type(name, "a string or an array of token ids", &other)),
     }
 }
 
+fn prompt_of_ids(name: &str, items: &[Value], echo: bool, model: &Model) -> Result<(String, Vec<u32>)> {
+    let ids = ids(name, items, model)?;
+    // Longer ones are refused, and their texts could be a hundred times as long.
+    let echo = echo && ids.len() <= model.engine.context();
+    Ok((if echo { text_of(&ids, model) } else { String::new() }, ids))
+}
+
 /// Token ids, checked.
-pub fn ids(name: &str, items: &[Value], model: &Model) -> Result<(String, Vec<u32>)> {
-    let tokenizer = model.tokenizer();
+pub fn ids(name: &str, items: &[Value], model: &Model) -> Result<Vec<u32>> {
+    let limit = model.tokenizer().vocab_size();
     let id = |(index, item): (usize, &Value)| {
-        let id = item
-            .as_u64()
-            .and_then(|id| u32::try_from(id).ok())
-            .filter(|&id| (id as usize) < tokenizer.vocab_size());
+        let id = item.as_u64().and_then(|id| u32::try_from(id).ok()).filter(|&id| (id as usize) < limit);
         id.ok_or_else(|| {
             let name = format!("{name}[{index}]");
-            let limit = tokenizer.vocab_size();
             let message = format!("Invalid '{name}': expected a token id below {limit}, but got {item}.");
             ApiError::field(name, "invalid_value", message)
         })
     };
-    let ids = items.iter().enumerate().map(id).collect::<Result<Vec<u32>>>()?;
-    let text = match ids[..] {
-        [id] => token_text(tokenizer, id),
-        _ => String::from_utf8_lossy(&tokenizer.decode(&ids, true)).into_owned(),
-    };
-    Ok((text, ids))
+    items.iter().enumerate().map(id).collect()
+}
+
+/// The text of token ids; that of a control token alone too.
+pub fn text_of(ids: &[u32], model: &Model) -> String {
+    match *ids {
+        [id] => token_text(model.tokenizer(), id),
+        _ => String::from_utf8_lossy(&model.tokenizer().decode(ids, true)).into_owned(),
+    }
 }

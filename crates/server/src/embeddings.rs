@@ -3,11 +3,14 @@
 use crate::completions::ids;
 use crate::error::ApiError;
 use crate::fields::{Fields, wrong_type};
+use crate::http::to_json;
+use crate::memory::Account;
 use crate::model::Model;
 use crate::params::check_model;
 use axum::http::StatusCode;
 use engine::{BatchEngine, EmbedRequest};
 use serde_json::{Value, json};
+use std::iter::once;
 use std::time::Duration;
 use tokenizer::EncodeOptions;
 use tokio::sync::oneshot;
@@ -33,8 +36,8 @@ pub struct Wanted {
     tokens: usize,
 }
 
-/// Reads a request.
-pub fn read(body: Value, model: &Model) -> Result<(EmbedRequest, Wanted)> {
+/// Reads a request. The vectors count as part of it.
+pub fn read(body: Value, model: &Model, account: &mut Account) -> Result<(EmbedRequest, Wanted)> {
     let mut fields = Fields::new(body, "")?;
     check_model(&mut fields, model)?;
     let pooling = model.pooling.as_ref().map_err(|message| {
@@ -55,6 +58,7 @@ pub fn read(body: Value, model: &Model) -> Result<(EmbedRequest, Wanted)> {
     let input = fields.value("input");
     let inputs = inputs(fields.required("input", input)?, model)?;
     fields.finish(&["user"])?;
+    account.grow(inputs.len().saturating_mul(model.embedding_size * size_of::<f32>()))?;
     let tokens = inputs.iter().map(Vec::len).sum();
     let request = EmbedRequest { name: String::new(), inputs, pooling: *pooling };
     Ok((request, Wanted { encoding, dimensions, tokens }))
@@ -68,7 +72,7 @@ fn inputs(value: Value, model: &Model) -> Result<Vec<Vec<u32>>> {
             return Err(ApiError::field("input", "empty_array", message));
         }
         Value::Array(items) if items.iter().all(Value::is_number) => {
-            vec![("input".to_owned(), ids("input", &items, model)?.1)]
+            vec![("input".to_owned(), ids("input", &items, model)?)]
         }
         Value::Array(items) if items.len() > MAX_INPUTS => {
             let message =
@@ -101,7 +105,7 @@ fn input(name: &str, value: Value, model: &Model) -> Result<Vec<u32>> {
         Value::String(text) => {
             model.tokenizer().encode(&text, EncodeOptions { add_special: true, parse_special: false })
         }
-        Value::Array(items) => ids(name, &items, model)?.1,
+        Value::Array(items) => ids(name, &items, model)?,
         other => return Err(wrong_type(name, "a string or an array of token ids", &other)),
     };
     if ids.is_empty() {
@@ -133,26 +137,34 @@ pub async fn compute(engine: &BatchEngine, request: EmbedRequest, limit: Duratio
     }
 }
 
-/// The answer.
-pub fn answer(vectors: Vec<Vec<f32>>, wanted: &Wanted, model: &Model) -> Value {
-    let data = vectors.into_iter().enumerate().map(|(index, mut vector)| {
-        vector.truncate(wanted.dimensions.unwrap_or(usize::MAX));
-        normalise(&mut vector);
-        let embedding = match wanted.encoding {
-            Encoding::Float => json!(vector),
-            Encoding::Base64 => {
-                let bytes: Vec<u8> = vector.iter().flat_map(|value| value.to_le_bytes()).collect();
-                base64(&bytes).into()
-            }
-        };
-        json!({"object": "embedding", "index": index, "embedding": embedding})
-    });
-    json!({
+/// The answer as text, a vector at a time.
+pub fn answer(
+    vectors: Vec<Vec<f32>>,
+    wanted: Wanted,
+    model: &Model,
+) -> impl Iterator<Item = String> + Send + Unpin + use<> {
+    let end = json!({
         "object": "list",
-        "data": data.collect::<Vec<_>>(),
         "model": model.name,
         "usage": {"prompt_tokens": wanted.tokens, "total_tokens": wanted.tokens},
-    })
+    });
+    // What follows the list's end is another field.
+    let end = end.to_string().replacen('{', "],", 1);
+    let (encoding, dimensions) = (wanted.encoding, wanted.dimensions);
+    let data = vectors.into_iter().enumerate().map(move |(index, mut vector)| {
+        vector.truncate(dimensions.unwrap_or(usize::MAX));
+        normalise(&mut vector);
+        let embedding = match encoding {
+            Encoding::Float => to_json(&vector),
+            Encoding::Base64 => {
+                let bytes: Vec<u8> = vector.iter().flat_map(|value| value.to_le_bytes()).collect();
+                format!("\"{}\"", base64(&bytes))
+            }
+        };
+        let comma = if index == 0 { "" } else { "," };
+        format!("{comma}{{\"object\":\"embedding\",\"index\":{index},\"embedding\":{embedding}}}")
+    });
+    once("{\"data\":[".to_owned()).chain(data).chain(once(end))
 }
 
 /// Makes a vector's length 1. One of length 0 has no direction and stays.

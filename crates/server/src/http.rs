@@ -1,16 +1,18 @@
 //! Small things about HTTP: bodies, ids, time.
 
 use crate::error::ApiError;
-use axum::body::Body;
+use crate::memory::{Account, tree_bytes};
+use axum::body::{Body, Bytes};
 use axum::http::{HeaderMap, HeaderValue, Request, Response, StatusCode, header};
 use futures_core::Stream;
+use serde::Serialize;
 use serde_json::Value;
+use std::convert::Infallible;
 use std::future::poll_fn;
 use std::hash::{BuildHasher, RandomState};
 use std::pin::Pin;
-use std::sync::Arc;
+use std::task::{Context, Poll};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 /// A response of JSON.
 pub fn json(status: StatusCode, body: &Value) -> Response<Body> {
@@ -25,101 +27,110 @@ pub fn with_type(status: StatusCode, kind: &'static str, body: impl Into<Body>) 
     response
 }
 
-/// Bytes of a request's body that need no room of their own: what many clients send at once stays small without a count.
-const SMALL_BODY: usize = 64 << 10;
+/// A response whose body is there, and has room in memory until it is sent.
+pub fn held(status: StatusCode, kind: &'static str, text: String, account: Account) -> Response<Body> {
+    with_type(status, kind, Bytes::from_owner(Held { text, _account: account }))
+}
 
-/// Bytes that all larger bodies have together.
-const BODY_ROOM: usize = 256 << 20;
+struct Held {
+    text: String,
+    _account: Account,
+}
 
-/// What a unit of [`BodyRoom`] stands for.
-const ROOM_UNIT: usize = 1 << 10;
+impl AsRef<[u8]> for Held {
+    fn as_ref(&self) -> &[u8] {
+        self.text.as_bytes()
+    }
+}
 
-/// Memory for the bodies of requests, from their first bytes until they have been read.
-#[derive(Debug)]
-pub struct BodyRoom {
-    units: Arc<Semaphore>,
-    /// Most bytes of one body.
-    limit: usize,
+/// A response of JSON that is written piece by piece, as fast as it is read: at no time is it there as a whole.
+pub fn pieces(
+    parts: impl Iterator<Item = String> + Send + Unpin + 'static,
+    account: Account,
+) -> Response<Body> {
+    with_type(StatusCode::OK, "application/json", Body::from_stream(Pieces { parts, _account: account }))
+}
+
+struct Pieces<I> {
+    parts: I,
+    /// Of what the pieces are made from.
+    _account: Account,
+}
+
+impl<I: Iterator<Item = String> + Unpin> Stream for Pieces<I> {
+    type Item = Result<Bytes, Infallible>;
+
+    fn poll_next(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        let part = self.parts.find(|part| !part.is_empty());
+        Poll::Ready(part.map(|part| Ok(part.into())))
+    }
+}
+
+/// JSON as text.
+pub fn to_json(value: &(impl Serialize + ?Sized)) -> String {
+    // Writing to memory does not fail, nor do values whose names are texts.
+    serde_json::to_string(value).unwrap_or_default()
 }
 
 /// A body, and its place in memory.
 #[derive(Debug)]
 pub struct RequestBody {
     bytes: Vec<u8>,
-    room: Option<OwnedSemaphorePermit>,
+    account: Account,
 }
 
-impl BodyRoom {
-    /// Room for bodies of at most `limit` bytes each.
-    pub fn new(limit: usize) -> BodyRoom {
-        let units = BODY_ROOM.max(limit).div_ceil(ROOM_UNIT).min(Semaphore::MAX_PERMITS);
-        BodyRoom { units: Arc::new(Semaphore::new(units)), limit }
+/// Reads the body of a request. It must say that it is JSON: browsers let any page send what does not.
+pub async fn read_body(
+    request: Request<Body>,
+    limit: usize,
+    time: Duration,
+    account: Account,
+) -> Result<RequestBody, ApiError> {
+    check_kind(request.headers())?;
+    let length = request.headers().get(header::CONTENT_LENGTH);
+    let length = length.and_then(|value| value.to_str().ok()?.parse::<usize>().ok());
+    if length.is_some_and(|length| length > limit) {
+        return Err(too_large(limit));
     }
+    tokio::time::timeout(time, collect(request.into_body(), limit, account)).await.unwrap_or_else(|_| {
+        let message = format!("the request did not come within {} seconds", time.as_secs());
+        Err(ApiError::new(StatusCode::REQUEST_TIMEOUT, Some("request_timeout"), message))
+    })
+}
 
-    /// Reads the body of a request. It must say that it is JSON: browsers let any page send what does not.
-    pub async fn read(&self, request: Request<Body>, time: Duration) -> Result<RequestBody, ApiError> {
-        check_kind(request.headers())?;
-        let length = request.headers().get(header::CONTENT_LENGTH);
-        let length = length.and_then(|value| value.to_str().ok()?.parse::<usize>().ok());
-        if length.is_some_and(|length| length > self.limit) {
-            return Err(self.too_large());
+async fn collect(body: Body, limit: usize, account: Account) -> Result<RequestBody, ApiError> {
+    let mut stream = body.into_data_stream();
+    let mut body = RequestBody { bytes: Vec::new(), account };
+    while let Some(piece) = poll_fn(|context| Pin::new(&mut stream).poll_next(context)).await {
+        let piece = piece.map_err(|error| {
+            let message = format!("the request broke off: {error}");
+            ApiError::new(StatusCode::BAD_REQUEST, Some("incomplete_request"), message)
+        })?;
+        if piece.len() > limit - body.bytes.len() {
+            return Err(too_large(limit));
         }
-        tokio::time::timeout(time, self.collect(request.into_body())).await.unwrap_or_else(|_| {
-            let message = format!("the request did not come within {} seconds", time.as_secs());
-            Err(ApiError::new(StatusCode::REQUEST_TIMEOUT, Some("request_timeout"), message))
-        })
+        body.account.grow(piece.len())?;
+        body.bytes.extend_from_slice(&piece);
     }
+    Ok(body)
+}
 
-    async fn collect(&self, body: Body) -> Result<RequestBody, ApiError> {
-        let mut stream = body.into_data_stream();
-        let mut body = RequestBody { bytes: Vec::new(), room: None };
-        while let Some(piece) = poll_fn(|context| Pin::new(&mut stream).poll_next(context)).await {
-            let piece = piece.map_err(|error| {
-                let message = format!("the request broke off: {error}");
-                ApiError::new(StatusCode::BAD_REQUEST, Some("incomplete_request"), message)
-            })?;
-            if piece.len() > self.limit - body.bytes.len() {
-                return Err(self.too_large());
-            }
-            self.make_room(&mut body, piece.len())?;
-            body.bytes.extend_from_slice(&piece);
-        }
-        Ok(body)
-    }
-
-    /// Takes the room for so many more bytes.
-    fn make_room(&self, body: &mut RequestBody, more: usize) -> Result<(), ApiError> {
-        let wanted = (body.bytes.len() + more).saturating_sub(SMALL_BODY).div_ceil(ROOM_UNIT);
-        let held = body.room.as_ref().map_or(0, OwnedSemaphorePermit::num_permits);
-        if wanted <= held {
-            return Ok(());
-        }
-        let units = u32::try_from(wanted - held).ok();
-        let units = units.and_then(|units| Arc::clone(&self.units).try_acquire_many_owned(units).ok());
-        let Some(units) = units else {
-            let message = "too many large requests are on their way";
-            return Err(ApiError::unavailable("overloaded", message, 1));
-        };
-        match &mut body.room {
-            Some(room) => room.merge(units),
-            None => body.room = Some(units),
-        }
-        Ok(())
-    }
-
-    fn too_large(&self) -> ApiError {
-        let message = format!("the request is too large: expected at most {} bytes", self.limit);
-        ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, Some("request_too_large"), message)
-    }
+fn too_large(limit: usize) -> ApiError {
+    let message = format!("the request is too large: expected at most {limit} bytes");
+    ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, Some("request_too_large"), message)
 }
 
 impl RequestBody {
-    /// The body as JSON. Megabytes of it take a while.
-    pub fn json(self) -> Result<Value, ApiError> {
-        serde_json::from_slice(&self.bytes).map_err(|error| {
+    /// The body as JSON, and its place in memory: as many bytes as it has, and those of the tree. Megabytes of it take a
+    /// while.
+    pub fn json(self) -> Result<(Value, Account), ApiError> {
+        let RequestBody { bytes, mut account } = self;
+        account.grow(tree_bytes(&bytes))?;
+        let value = serde_json::from_slice(&bytes).map_err(|error| {
             let message = format!("the request is not valid JSON: {error}");
             ApiError::new(StatusCode::BAD_REQUEST, Some("invalid_json"), message)
-        })
+        })?;
+        Ok((value, account))
     }
 }
 
@@ -164,26 +175,36 @@ pub fn unix_time() -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::memory::{Memory, SMALL};
 
     #[test]
-    fn large_bodies_share_their_room_and_small_ones_need_none() {
-        let room = BodyRoom { units: Arc::new(Semaphore::new(3)), limit: 1 << 20 };
-        let body = |len: usize| {
-            let mut body = RequestBody { bytes: Vec::new(), room: None };
-            let pieces = [len / 2, len - len / 2];
-            pieces.into_iter().try_for_each(|piece| {
-                room.make_room(&mut body, piece)?;
-                body.bytes.resize(body.bytes.len() + piece, b' ');
-                Ok(())
-            })?;
-            Ok(body)
+    fn a_body_keeps_its_room_until_its_work_is_done_and_an_answer_until_it_is_sent() {
+        let memory = Memory::new(1);
+        let available = || {
+            let mut rest = memory.account();
+            (rest.grow(SMALL + (255 << 20)).is_ok(), rest.grow(1 << 20).is_ok())
         };
-        let _small: Vec<_> = (0..100).map(|_| body(SMALL_BODY).unwrap()).collect();
-        let large = body(SMALL_BODY + 2 * ROOM_UNIT + 1).unwrap();
-        let refused: ApiError = body(SMALL_BODY + 1).map(drop).unwrap_err();
-        assert_eq!((refused.status, refused.retry_after), (StatusCode::SERVICE_UNAVAILABLE, Some(1)));
-        // Read, though it is no JSON, and gone.
-        assert_eq!(large.json().unwrap_err().code, Some("invalid_json"));
-        assert!(body(SMALL_BODY + 1).is_ok());
+        let mut account = memory.account();
+        let bytes = format!("[\"{}\"]", "x".repeat(SMALL)).into_bytes();
+        account.grow(bytes.len()).unwrap();
+        let (value, account) = RequestBody { bytes, account }.json().unwrap();
+        assert_eq!(available(), (true, false));
+        assert!(value.is_array());
+        let response = held(StatusCode::OK, "text/plain", "x".into(), account);
+        assert_eq!(available(), (true, false));
+        drop(response);
+        assert_eq!(available(), (true, true));
+    }
+
+    #[test]
+    fn what_is_no_json_is_refused_and_so_is_what_makes_too_large_a_tree() {
+        let read = |text: String| {
+            let mut account = Memory::new(1).account();
+            account.grow(text.len()).unwrap();
+            RequestBody { bytes: text.into_bytes(), account }.json().map(drop).map_err(|error| error.code)
+        };
+        assert_eq!(read("[1, 2]".into()), Ok(()));
+        assert_eq!(read("[1, 2".into()), Err(Some("invalid_json")));
+        assert_eq!(read(format!("[{}1]", "1,".repeat(2 << 20))), Err(Some("request_too_large")));
     }
 }

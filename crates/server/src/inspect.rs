@@ -1,15 +1,20 @@
 //! Routes that tell rather than answer: the model, health, slots, and what text is to the model.
 
 use crate::app::App;
-use crate::completions;
 use crate::error::ApiError;
 use crate::fields::Fields;
+use crate::http::to_json;
+use crate::memory::Account;
 use crate::model::Model;
+use crate::{chat, completions};
 use axum::http::StatusCode;
 use chat_format::token_text;
 use engine::Phase;
 use serde_json::{Value, json};
-use tokenizer::EncodeOptions;
+use std::fmt::Write;
+use std::iter::once;
+use std::sync::Arc;
+use tokenizer::{EncodeOptions, Tokenizer};
 
 type Result<T> = std::result::Result<T, ApiError>;
 
@@ -75,8 +80,19 @@ pub fn slots(model: &Model) -> Value {
     })
 }
 
+/// Tokens that are written down at a time.
+const PIECE: usize = 2048;
+
+/// A text's tokens.
+#[derive(Debug)]
+pub struct Tokens {
+    ids: Vec<u32>,
+    /// With their texts.
+    pieces: bool,
+}
+
 /// `POST /tokenize`.
-pub fn tokenize(body: Value, model: &Model) -> Result<Value> {
+pub fn tokenize(body: Value, model: &Model, account: &mut Account) -> Result<Tokens> {
     let mut fields = Fields::new(body, "")?;
     crate::params::check_model(&mut fields, model)?;
     let content = fields.string("content")?;
@@ -88,22 +104,51 @@ pub fn tokenize(body: Value, model: &Model) -> Result<Value> {
     let pieces = fields.bool("with_pieces")?.unwrap_or(false);
     fields.finish(&[])?;
     let ids = model.tokenizer().encode(&content, options);
-    let tokens: Value = if pieces {
-        ids.iter().map(|&id| json!({"id": id, "piece": token_text(model.tokenizer(), id)})).collect()
-    } else {
-        json!(ids)
-    };
-    Ok(json!({"tokens": tokens, "count": ids.len()}))
+    account.grow(size_of_val(&*ids))?;
+    Ok(Tokens { ids, pieces })
 }
 
-/// `POST /detokenize`.
-pub fn detokenize(body: Value, model: &Model) -> Result<Value> {
+impl Tokens {
+    /// The answer as text, some thousand tokens at a time: with pieces, a text's tokens take many times its length.
+    pub fn write(self, tokenizer: Arc<Tokenizer>) -> impl Iterator<Item = String> + Send + Unpin {
+        let count = self.ids.len();
+        let parts = (0..count).step_by(PIECE).map(move |start| {
+            let ids = &self.ids[start..count.min(start + PIECE)];
+            let mut text = String::new();
+            for (at, &id) in (start..).zip(ids) {
+                text.push_str(if at == 0 { "" } else { "," });
+                if self.pieces {
+                    let _ =
+                        write!(text, "{{\"id\":{id},\"piece\":{}}}", to_json(&token_text(&tokenizer, id)));
+                } else {
+                    let _ = write!(text, "{id}");
+                }
+            }
+            text
+        });
+        once("{\"tokens\":[".to_owned()).chain(parts).chain(once(format!("],\"count\":{count}}}")))
+    }
+}
+
+/// `POST /detokenize`: the answer as JSON.
+pub fn detokenize(body: Value, model: &Model, account: &mut Account) -> Result<String> {
     let mut fields = Fields::new(body, "")?;
     crate::params::check_model(&mut fields, model)?;
     let tokens = fields.array("tokens")?;
     let tokens = fields.required("tokens", tokens)?;
     fields.finish(&[])?;
-    let (_, ids) = completions::ids("tokens", &tokens, model)?;
-    let text = String::from_utf8_lossy(&model.tokenizer().decode(&ids, true)).into_owned();
-    Ok(json!({"content": text}))
+    let ids = completions::ids("tokens", &tokens, model)?;
+    // A token can stand for a hundred bytes, and a byte for six of JSON.
+    let bytes: usize = ids.iter().map(|&id| model.tokenizer().token_bytes(id).len()).sum();
+    account.grow(bytes.saturating_mul(8))?;
+    let text = model.tokenizer().decode(&ids, true);
+    Ok(to_json(&json!({"content": String::from_utf8_lossy(&text)})))
+}
+
+/// `POST /apply-template`: the answer as JSON.
+pub fn apply_template(body: Value, model: &Model, account: &mut Account) -> Result<String> {
+    let rendered = chat::render(body, model)?;
+    let text = to_json(&json!({"prompt": rendered.text}));
+    account.grow(text.len())?;
+    Ok(text)
 }

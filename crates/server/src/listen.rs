@@ -2,18 +2,27 @@
 
 use crate::app::{App, drained, router};
 use crate::error::Error;
+use crate::halves::Halves;
 use crate::model::Model;
 use crate::stall::Stalling;
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
-use hyper_util::server::graceful::GracefulShutdown;
 use hyper_util::service::TowerToHyperService;
+use std::future::poll_fn;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::pin::pin;
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::Runtime;
-use tokio::sync::{Notify, Semaphore};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+
+/// How long a connection without a request stays open at the end: one may be on its way, and gets an answer.
+const LAST_REQUEST: Duration = Duration::from_millis(500);
+
+/// How long the last answers may take to be sent at the end.
+const LAST_ANSWERS: Duration = Duration::from_secs(2);
 
 /// How the server behaves.
 #[derive(Clone, Debug)]
@@ -67,7 +76,7 @@ pub struct Server {
     app: Arc<App>,
     address: SocketAddr,
     /// Told when no more connections are to be taken.
-    closing: Arc<Notify>,
+    closing: watch::Sender<bool>,
     accepting: Option<tokio::task::JoinHandle<()>>,
 }
 
@@ -109,9 +118,9 @@ impl Server {
         let address = listener.local_addr().map_err(|source| Error::Bind { address, source })?;
         let max_connections = options.max_connections;
         let app = Arc::new(App::new(options, !protected));
-        let closing = Arc::new(Notify::new());
-        let accepting =
-            runtime.spawn(accept(listener, Arc::clone(&app), Arc::clone(&closing), max_connections));
+        let (closing, closed) = watch::channel(false);
+        let connections = Connections::new(&app, closed, max_connections);
+        let accepting = runtime.spawn(connections.accept(listener));
         tracing::info!(address = %format_args!("http://{address}"), "listening");
         Ok(Server { runtime: Some(runtime), app, address, closing, accepting: Some(accepting) })
     }
@@ -154,9 +163,9 @@ impl Server {
         tracing::info!(in_flight = self.app.in_flight(), "draining");
         let limit = self.app.options.drain_timeout;
         runtime.block_on(drained(&self.app, limit));
-        self.closing.notify_one();
+        // Nobody listens after a panic there, which was reported where it happened.
+        let _ = self.closing.send(true);
         if let Some(accepting) = self.accepting.take() {
-            // A panic there was reported where it happened.
             let _ = runtime.block_on(accepting);
         }
         tracing::info!(cut_off = self.app.in_flight(), "stopped");
@@ -171,51 +180,98 @@ impl Drop for Server {
     }
 }
 
-/// Takes connections until it is told to stop, then waits a little for those that are open.
-async fn accept(listener: TcpListener, app: Arc<App>, closing: Arc<Notify>, most: usize) {
-    let service = TowerToHyperService::new(router(&app));
-    let graceful = GracefulShutdown::new();
-    let room = Arc::new(Semaphore::new(most));
-    loop {
-        let connection = async {
-            let permit = Arc::clone(&room).acquire_owned().await.ok();
-            (listener.accept().await, permit)
-        };
-        let (accepted, permit) = tokio::select! {
-            connection = connection => connection,
-            () = closing.notified() => break,
-        };
-        let stream: TcpStream = match accepted {
-            Ok((stream, _)) => stream,
-            Err(error) => {
-                // Too many open files, or a client that left at once: others may come.
-                tracing::warn!(%error, "a connection was not accepted");
-                tokio::time::sleep(Duration::from_millis(50)).await;
-                continue;
+/// Takes connections.
+struct Connections {
+    app: Arc<App>,
+    service: TowerToHyperService<axum::Router>,
+    closed: watch::Receiver<bool>,
+    room: Arc<Semaphore>,
+    most: usize,
+}
+
+impl Connections {
+    fn new(app: &Arc<App>, closed: watch::Receiver<bool>, most: usize) -> Connections {
+        let most = most.min(Semaphore::MAX_PERMITS).min(u32::MAX as usize);
+        Connections {
+            app: Arc::clone(app),
+            service: TowerToHyperService::new(router(app)),
+            closed,
+            room: Arc::new(Semaphore::new(most)),
+            most,
+        }
+    }
+
+    /// Takes connections until it is told to stop, then waits a little for those that are open.
+    async fn accept(mut self, listener: TcpListener) {
+        loop {
+            let connection = async {
+                let permit = Arc::clone(&self.room).acquire_owned().await.ok();
+                (listener.accept().await, permit)
+            };
+            let (accepted, permit) = tokio::select! {
+                connection = connection => connection,
+                _ = self.closed.changed() => break,
+            };
+            match accepted {
+                Ok((stream, _)) => self.serve(stream, permit),
+                Err(error) => {
+                    // Too many open files, or a client that left at once: others may come.
+                    tracing::warn!(%error, "a connection was not accepted");
+                    tokio::time::sleep(Duration::from_millis(50)).await;
+                }
             }
-        };
+        }
+        // Those that the system has taken already would be broken off with the listener.
+        while let Poll::Ready(Ok((stream, _))) =
+            poll_fn(|context| Poll::Ready(listener.poll_accept(context))).await
+            && let Ok(permit) = Arc::clone(&self.room).try_acquire_owned()
+        {
+            self.serve(stream, Some(permit));
+        }
+        drop(listener);
+        let all = self.room.acquire_many(self.most as u32);
+        let _ = tokio::time::timeout(LAST_REQUEST + LAST_ANSWERS, all).await;
+    }
+
+    /// Answers the requests of a connection.
+    fn serve(&self, stream: TcpStream, permit: Option<OwnedSemaphorePermit>) {
         // Tokens are small and must not wait for each other.
         let _ = stream.set_nodelay(true);
         // Who takes places without sending requests gets less time where there are few left.
-        let is_crowded = room.available_permits() < most / 2;
-        let head_timeout = app.options.body_timeout / if is_crowded { 10 } else { 1 };
+        let is_crowded = self.room.available_permits() < self.most / 2;
+        let options = &self.app.options;
+        let head_timeout = options.body_timeout / if is_crowded { 10 } else { 1 };
+        let stream = Halves::new(stream);
+        let gone = stream.gone();
         let connection = http1::Builder::new()
             .timer(TokioTimer::new())
             .header_read_timeout(head_timeout)
             .serve_connection(
-                TokioIo::new(Stalling::new(stream, app.options.stall_timeout)),
-                service.clone(),
+                TokioIo::new(Stalling::new(stream, options.stall_timeout)),
+                self.service.clone(),
             );
-        let connection = graceful.watch(connection);
+        let mut closed = self.closed.clone();
         tokio::spawn(async move {
-            if let Err(error) = connection.await {
+            let _permit = permit;
+            let mut connection = pin!(connection);
+            let closing = async {
+                // Its sender lives as long as the runtime does.
+                let _ = closed.wait_for(|closed| *closed).await;
+                tokio::time::sleep(LAST_REQUEST).await;
+            };
+            let result = tokio::select! {
+                result = connection.as_mut() => result,
+                () = gone => return tracing::debug!("the client has left"),
+                () = closing => {
+                    connection.as_mut().graceful_shutdown();
+                    connection.await
+                }
+            };
+            if let Err(error) = result {
                 tracing::debug!(%error, "connection");
             }
-            drop(permit);
         });
     }
-    drop(listener);
-    let _ = tokio::time::timeout(Duration::from_secs(2), graceful.shutdown()).await;
 }
 
 /// Waits for a signal to end.

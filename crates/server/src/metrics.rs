@@ -1,6 +1,5 @@
 //! Counters and times, in the text format of Prometheus.
 
-use crate::app::App;
 use crate::model::Model;
 use axum::http::StatusCode;
 use std::collections::BTreeMap;
@@ -79,33 +78,49 @@ impl Histogram {
     }
 }
 
-/// Measures one answer, from its beginning to its end.
+/// Measures an answer, or several of one request, from the beginning to the end.
 #[derive(Debug)]
-pub struct Timer {
-    app: Arc<App>,
+pub struct WholeTime {
+    metrics: Arc<Metrics>,
     start: Instant,
-    last: Option<Instant>,
 }
 
-impl Timer {
-    pub fn start(app: Arc<App>) -> Timer {
-        Timer { app, start: Instant::now(), last: None }
-    }
-
-    /// A token has come.
-    pub fn token(&mut self) {
-        let now = Instant::now();
-        let metrics = &self.app.metrics;
-        match self.last.replace(now) {
-            None => metrics.first_token.add(now - self.start),
-            Some(last) => metrics.between_tokens.add(now - last),
-        }
+impl WholeTime {
+    pub fn start(metrics: &Arc<Metrics>) -> WholeTime {
+        WholeTime { metrics: Arc::clone(metrics), start: Instant::now() }
     }
 }
 
-impl Drop for Timer {
+impl Drop for WholeTime {
     fn drop(&mut self) {
-        self.app.metrics.whole.add(self.start.elapsed());
+        self.metrics.whole.add(self.start.elapsed());
+    }
+}
+
+/// Measures the tokens of the answers to a prompt.
+#[derive(Debug)]
+pub struct TokenTimes {
+    metrics: Arc<Metrics>,
+    start: Instant,
+    /// For each answer, when its last token came.
+    last: Vec<Option<Instant>>,
+}
+
+impl TokenTimes {
+    pub fn start(metrics: &Arc<Metrics>) -> TokenTimes {
+        TokenTimes { metrics: Arc::clone(metrics), start: Instant::now(), last: Vec::new() }
+    }
+
+    /// A token of an answer has come.
+    pub fn token(&mut self, choice: usize) {
+        let now = Instant::now();
+        if self.last.len() <= choice {
+            self.last.resize(choice + 1, None);
+        }
+        match self.last[choice].replace(now) {
+            None => self.metrics.first_token.add(now - self.start),
+            Some(last) => self.metrics.between_tokens.add(now - last),
+        }
     }
 }
 
@@ -131,7 +146,7 @@ impl Metrics {
         self.first_token.render(
             &mut out,
             "smelt_time_to_first_token_seconds",
-            "From the request to its first token.",
+            "From a request, once it is read, to the first token of each answer.",
         );
         self.between_tokens.render(
             &mut out,
@@ -213,6 +228,19 @@ mod tests {
         ] {
             assert!(out.lines().any(|found| found == line), "{line}: {out}");
         }
+    }
+
+    #[test]
+    fn each_answer_has_its_own_times() {
+        let metrics = Arc::default();
+        let mut times = TokenTimes::start(&metrics);
+        for choice in [0, 2, 0, 2, 0] {
+            times.token(choice);
+        }
+        drop(WholeTime::start(&metrics));
+        let count = |histogram: &Histogram| lock(&histogram.0).count;
+        let counts = [&metrics.first_token, &metrics.between_tokens, &metrics.whole].map(count);
+        assert_eq!(counts, [2, 3, 1]);
     }
 
     #[test]

@@ -1,22 +1,34 @@
 //! From the engine's events to the JSON of an answer, whole or in chunks.
 
+use crate::app::App;
 use crate::chat::Reading;
 use crate::error::ApiError;
-use crate::http::{unique, unix_time};
+use crate::http::{to_json, unique, unix_time};
+use crate::logprobs::{ChatLogProbs, LogProbs, TextLogProbs};
+use crate::memory::Account;
 use crate::model::Model;
 use crate::params::Params;
 use crate::splitter::{Piece, Splitter};
 use crate::tools::CallPart;
-use chat_format::token_text;
-use engine::{BatchEvent, FinishReason, Token};
+use engine::{BatchEvent, FinishReason};
+use serde::Serialize;
 use serde_json::{Map, Value, json};
 use std::sync::Arc;
-use tokenizer::Tokenizer;
+use tokenizer::{Detokenizer, Tokenizer};
+
+/// A part of a streamed answer.
+#[derive(Debug)]
+pub struct Chunk {
+    /// Its type, where it is named beside it.
+    pub name: Option<String>,
+    /// Its JSON.
+    pub json: String,
+}
 
 /// Puts the engine's events together to the body of a response.
 pub trait Assemble: Send {
-    /// Takes an event of a prompt: the chunks that it makes.
-    fn event(&mut self, prompt: usize, event: BatchEvent) -> Result<Vec<Value>, ApiError>;
+    /// Takes an event of a prompt: the chunks that it makes, where the answer is streamed.
+    fn event(&mut self, prompt: usize, event: BatchEvent) -> Result<Vec<Chunk>, ApiError>;
 
     /// Whether all answers have ended.
     fn is_done(&self) -> bool;
@@ -24,17 +36,20 @@ pub trait Assemble: Send {
     /// Tokens of the answers so far.
     fn completion_tokens(&self) -> usize;
 
+    /// About as many bytes as the whole answer would have by now.
+    fn weight(&self) -> usize;
+
     /// The chunks after all answers have ended.
-    fn last_chunks(&mut self) -> Vec<Value>;
+    fn last_chunks(&mut self) -> Vec<Chunk>;
 
     /// The chunks that end a stream where it cannot go on.
-    fn error_chunks(&mut self, error: &ApiError) -> Vec<Value>;
+    fn error_chunks(&mut self, error: &ApiError) -> Vec<Chunk>;
 
     /// Whether chunks have types that are named beside them. The others end with a line that says so.
     fn names_events(&self) -> bool;
 
-    /// The answer as a whole.
-    fn whole(self: Box<Self>) -> Value;
+    /// The answer as a whole, where it is not streamed, and its place in memory.
+    fn whole(self: Box<Self>) -> (String, Account);
 }
 
 /// The kind of completion.
@@ -54,6 +69,7 @@ pub struct Reply {
     created: u64,
     model: String,
     tokenizer: Arc<Tokenizer>,
+    streams: bool,
     include_usage: bool,
     logprobs: bool,
     ignore_end: bool,
@@ -63,20 +79,25 @@ pub struct Reply {
     prompt_tokens: usize,
     cached_tokens: usize,
     completion_tokens: usize,
+    /// Of the log-probabilities.
+    account: Account,
 }
 
 #[derive(Debug)]
 struct Choice {
     /// For conversations.
     splitter: Option<Splitter>,
+    /// What a stream has not told, or all.
     content: String,
     reasoning: String,
     calls: Vec<Call>,
-    logprobs: Vec<Value>,
-    /// Entries of `logprobs` that were told in chunks.
-    told: usize,
-    /// Characters of text before the next token.
+    /// What a stream has not told, or all.
+    logprobs: LogProbs,
+    /// The text of the tokens, whether it is certain or not, and its characters, for the places of tokens in texts.
+    detokenizer: Detokenizer,
     offset: usize,
+    /// Characters of the text that is certain.
+    chars: usize,
     begun: bool,
     finish: Option<&'static str>,
 }
@@ -88,22 +109,68 @@ struct Call {
     arguments: String,
 }
 
+/// What every object of an answer has.
+#[derive(Serialize)]
+struct Frame<'a, C> {
+    id: &'a str,
+    object: &'static str,
+    created: u64,
+    model: &'a str,
+    system_fingerprint: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    usage: Option<Value>,
+    choices: C,
+}
+
+#[derive(Serialize)]
+struct ChatChunk<'a> {
+    index: usize,
+    delta: Value,
+    logprobs: Option<ChatLogProbs<'a>>,
+    finish_reason: Option<&'static str>,
+}
+
+#[derive(Serialize)]
+struct ChatChoice<'a> {
+    index: usize,
+    message: Map<String, Value>,
+    logprobs: Option<ChatLogProbs<'a>>,
+    finish_reason: Option<&'static str>,
+}
+
+#[derive(Serialize)]
+struct TextChoice<'a> {
+    index: usize,
+    text: &'a str,
+    logprobs: Option<TextLogProbs<'a>>,
+    finish_reason: Option<&'static str>,
+}
+
 impl Reply {
     /// An answer to prompts that have so many tokens together.
-    pub fn new(kind: Kind, model: &Model, params: &Params, prompts: usize, prompt_tokens: usize) -> Reply {
+    pub fn new(
+        app: &App,
+        kind: Kind,
+        model: &Model,
+        params: &Params,
+        prompts: usize,
+        prompt_tokens: usize,
+    ) -> Reply {
         let choices = (0..prompts * params.choices).map(|index| {
             let (splitter, content) = match &kind {
                 Kind::Chat(reading) => (Some(reading.splitter()), String::new()),
                 Kind::Text(echoes) => (None, echoes[index / params.choices].clone()),
             };
+            let chars = content.chars().count();
             Choice {
                 splitter,
-                offset: content.chars().count(),
                 content,
                 reasoning: String::new(),
                 calls: Vec::new(),
-                logprobs: Vec::new(),
-                told: 0,
+                logprobs: LogProbs::default(),
+                detokenizer: Detokenizer::new(Arc::clone(model.tokenizer())),
+                offset: chars,
+                chars,
                 begun: false,
                 finish: None,
             }
@@ -115,6 +182,7 @@ impl Reply {
             created: unix_time(),
             model: model.name.clone(),
             tokenizer: Arc::clone(model.tokenizer()),
+            streams: params.stream,
             include_usage: params.include_usage,
             logprobs: params.options.logprobs.is_some(),
             ignore_end: params.options.ignore_end,
@@ -122,116 +190,112 @@ impl Reply {
             prompt_tokens,
             cached_tokens: 0,
             completion_tokens: 0,
+            account: app.memory.account(),
         }
     }
 
     /// Text of an answer, and whether it is the last.
-    fn text(&mut self, index: usize, text: &str, finished: Option<FinishReason>) -> Vec<Value> {
+    fn text(&mut self, index: usize, text: &str, finished: Option<FinishReason>) -> Vec<Chunk> {
+        if self.choices[index].splitter.is_some() {
+            return self.chat_text(index, text, finished);
+        }
         let choice = &mut self.choices[index];
-        let mut chunks = Vec::new();
-        let Some(splitter) = &mut choice.splitter else {
-            // What is given back comes with the first text.
-            let first = !std::mem::replace(&mut choice.begun, true);
-            let text = if first { choice.content.clone() + text } else { text.to_owned() };
-            if first {
-                choice.content.clone_from(&text);
-            } else {
-                choice.content.push_str(&text);
-            }
-            choice.finish = finished.map(FinishReason::name);
-            if !text.is_empty() || finished.is_some() || choice.told < choice.logprobs.len() {
-                chunks.push(self.text_chunk(index, &text));
-            }
-            return chunks;
-        };
+        choice.content.push_str(text);
+        choice.chars += text.chars().count();
+        choice.finish = finished.map(FinishReason::name);
+        match finished {
+            // A text that ends an answer is not part of it, and neither are its tokens.
+            Some(FinishReason::Stop) => choice.logprobs.cut(choice.chars, &self.tokenizer),
+            // What was cut off in the middle of a character is one.
+            Some(_) => choice.chars = usize::MAX,
+            None => {}
+        }
+        // What is given back comes with the first text.
+        let tells = !choice.content.is_empty() || finished.is_some();
+        if self.streams && tells { vec![self.text_chunk(index)] } else { Vec::new() }
+    }
+
+    fn chat_text(&mut self, index: usize, text: &str, finished: Option<FinishReason>) -> Vec<Chunk> {
+        let choice = &mut self.choices[index];
+        let Some(splitter) = &mut choice.splitter else { return Vec::new() };
         let mut pieces = splitter.push(text);
         if finished.is_some() {
             pieces.extend(splitter.finish());
         }
         let called = splitter.calls() > 0;
+        let mut deltas = Vec::new();
         if !std::mem::replace(&mut choice.begun, true) {
-            chunks.push(self.chat_chunk(index, json!({"role": "assistant", "content": ""}), None));
+            deltas.push(json!({"role": "assistant", "content": ""}));
         }
-        for piece in pieces {
-            let choice = &mut self.choices[index];
-            let delta = match piece {
-                Piece::Content(text) => {
-                    choice.content.push_str(&text);
-                    json!({"content": text})
-                }
-                Piece::Reasoning(text) => {
-                    choice.reasoning.push_str(&text);
-                    json!({"reasoning_content": text})
-                }
-                Piece::Call(number, CallPart::Name(name)) => {
-                    let id = unique("call_");
-                    choice.calls.push(Call { id: id.clone(), name: name.clone(), arguments: String::new() });
-                    json!({"tool_calls": [{
-                        "index": number, "id": id, "type": "function",
-                        "function": {"name": name, "arguments": ""},
-                    }]})
-                }
-                Piece::Call(number, CallPart::Arguments(text)) => {
-                    if let Some(call) = choice.calls.get_mut(number) {
-                        call.arguments.push_str(&text);
-                    }
-                    json!({"tool_calls": [{"index": number, "function": {"arguments": text}}]})
-                }
-            };
-            chunks.push(self.chat_chunk(index, delta, None));
+        deltas.extend(pieces.into_iter().map(|piece| choice.take(piece, self.streams)));
+        if deltas.is_empty() && finished.is_none() && !choice.logprobs.is_empty() {
+            deltas.push(json!({"content": ""}));
         }
-        if finished.is_none() && self.choices[index].told < self.choices[index].logprobs.len() {
-            chunks.push(self.chat_chunk(index, json!({"content": ""}), None));
+        let mut chunks = Vec::new();
+        if self.streams {
+            chunks.extend(deltas.into_iter().map(|delta| self.chat_chunk(index, delta, None)));
         }
         if let Some(reason) = finished {
             let reason = if called && reason == FinishReason::Stop { "tool_calls" } else { reason.name() };
             self.choices[index].finish = Some(reason);
-            chunks.push(self.chat_chunk(index, json!({}), Some(reason)));
+            if self.streams {
+                chunks.push(self.chat_chunk(index, json!({}), Some(reason)));
+            }
         }
         chunks
     }
 
-    fn chat_chunk(&mut self, index: usize, delta: Value, finish: Option<&str>) -> Value {
-        let mut chunk = self.frame(true);
-        let logprobs = self.untold(index).map_or(Value::Null, chat_logprobs);
-        let choice = json!({"index": index, "delta": delta, "logprobs": logprobs, "finish_reason": finish});
-        chunk.insert("choices".into(), json!([choice]));
-        Value::Object(chunk)
+    fn chat_chunk(&mut self, index: usize, delta: Value, finish_reason: Option<&'static str>) -> Chunk {
+        let told = self.untold(index, usize::MAX);
+        let logprobs = told.as_ref().map(|told| told.of_chat(&self.tokenizer));
+        let chunk = self.frame(true, [ChatChunk { index, delta, logprobs, finish_reason }]);
+        self.forget(told);
+        chunk
     }
 
-    fn text_chunk(&mut self, index: usize, text: &str) -> Value {
-        let mut chunk = self.frame(true);
-        let logprobs = self.untold(index).map_or(Value::Null, text_logprobs);
-        let finish = self.choices[index].finish;
-        let choice = json!({"index": index, "text": text, "logprobs": logprobs, "finish_reason": finish});
-        chunk.insert("choices".into(), json!([choice]));
-        Value::Object(chunk)
+    fn text_chunk(&mut self, index: usize) -> Chunk {
+        let text = std::mem::take(&mut self.choices[index].content);
+        let told = self.untold(index, self.choices[index].chars);
+        let logprobs = told.as_ref().map(|told| told.of_text(&self.tokenizer));
+        let finish_reason = self.choices[index].finish;
+        let chunk = self.frame(true, [TextChoice { index, text: &text, logprobs, finish_reason }]);
+        self.forget(told);
+        chunk
     }
 
-    /// Log-probabilities that no chunk has told yet.
-    fn untold(&mut self, index: usize) -> Option<&[Value]> {
-        let choice = &mut self.choices[index];
-        let from = std::mem::replace(&mut choice.told, choice.logprobs.len());
-        (from < choice.told).then(|| &choice.logprobs[from..])
+    /// Log-probabilities of tokens that begin within so many characters and that no chunk has told yet.
+    fn untold(&mut self, index: usize, chars: usize) -> Option<LogProbs> {
+        Some(self.choices[index].logprobs.begun_within(chars)).filter(|told| !told.is_empty())
     }
 
-    /// The fields that every object of the answer has.
-    fn frame(&self, chunk: bool) -> Map<String, Value> {
+    fn forget(&mut self, told: Option<LogProbs>) {
+        if let Some(told) = told {
+            told.forget(&self.tokenizer, &mut self.account);
+        }
+    }
+
+    /// An object of the answer.
+    fn frame(&self, chunk: bool, choices: impl Serialize) -> Chunk {
         let object = match (&self.kind, chunk) {
             (Kind::Chat(_), true) => "chat.completion.chunk",
             (Kind::Chat(_), false) => "chat.completion",
             (Kind::Text(_), _) => "text_completion",
         };
-        let mut frame = Map::new();
-        frame.insert("id".into(), self.id.clone().into());
-        frame.insert("object".into(), object.into());
-        frame.insert("created".into(), self.created.into());
-        frame.insert("model".into(), self.model.clone().into());
-        frame.insert("system_fingerprint".into(), concat!("smelt-", env!("CARGO_PKG_VERSION")).into());
-        if chunk && self.include_usage {
-            frame.insert("usage".into(), Value::Null);
-        }
-        frame
+        let usage = if chunk { self.include_usage.then_some(Value::Null) } else { Some(self.usage()) };
+        self.frame_of(object, usage, choices)
+    }
+
+    fn frame_of(&self, object: &'static str, usage: Option<Value>, choices: impl Serialize) -> Chunk {
+        let json = to_json(&Frame {
+            id: &self.id,
+            object,
+            created: self.created,
+            model: &self.model,
+            system_fingerprint: concat!("smelt-", env!("CARGO_PKG_VERSION")),
+            usage,
+            choices,
+        });
+        Chunk { name: None, json }
     }
 
     fn usage(&self) -> Value {
@@ -242,16 +306,64 @@ impl Reply {
             "prompt_tokens_details": {"cached_tokens": self.cached_tokens},
         })
     }
+}
 
-    fn text_logprob(&self, token: &Token, offset: usize) -> Value {
-        let top =
-            token.top.iter().map(|top| (token_text(&self.tokenizer, top.id), finite(top.log_prob).into()));
-        json!({
-            "token": token_text(&self.tokenizer, token.id),
-            "logprob": finite(token.logprob.unwrap_or(f64::NEG_INFINITY)),
-            "top": top.collect::<Map<String, Value>>(),
-            "offset": offset,
-        })
+impl Choice {
+    /// Takes a piece of an answer in a conversation: what a chunk tells of it. A stream keeps nothing but that.
+    fn take(&mut self, piece: Piece, streams: bool) -> Value {
+        match piece {
+            Piece::Content(text) => {
+                if !streams {
+                    self.content.push_str(&text);
+                }
+                json!({"content": text})
+            }
+            Piece::Reasoning(text) => {
+                if !streams {
+                    self.reasoning.push_str(&text);
+                }
+                json!({"reasoning_content": text})
+            }
+            Piece::Call(number, CallPart::Name(name)) => {
+                let id = unique("call_");
+                if !streams {
+                    self.calls.push(Call { id: id.clone(), name: name.clone(), arguments: String::new() });
+                }
+                json!({"tool_calls": [{
+                    "index": number, "id": id, "type": "function",
+                    "function": {"name": name, "arguments": ""},
+                }]})
+            }
+            Piece::Call(number, CallPart::Arguments(text)) => {
+                if let Some(call) = self.calls.get_mut(number) {
+                    call.arguments.push_str(&text);
+                }
+                json!({"tool_calls": [{"index": number, "function": {"arguments": text}}]})
+            }
+        }
+    }
+
+    /// The message that it is, in a conversation.
+    fn message(&mut self) -> Map<String, Value> {
+        let mut message = Map::new();
+        message.insert("role".into(), "assistant".into());
+        let silent = self.content.is_empty() && !self.calls.is_empty();
+        let content = std::mem::take(&mut self.content);
+        message.insert("content".into(), if silent { Value::Null } else { content.into() });
+        message.insert("refusal".into(), Value::Null);
+        if !self.reasoning.is_empty() {
+            message.insert("reasoning_content".into(), std::mem::take(&mut self.reasoning).into());
+        }
+        if !self.calls.is_empty() {
+            let calls = self.calls.drain(..).map(|call| {
+                json!({
+                    "id": call.id, "type": "function",
+                    "function": {"name": call.name, "arguments": call.arguments},
+                })
+            });
+            message.insert("tool_calls".into(), calls.collect());
+        }
+        message
     }
 }
 
@@ -264,7 +376,12 @@ impl Assemble for Reply {
         self.completion_tokens
     }
 
-    fn event(&mut self, prompt: usize, event: BatchEvent) -> Result<Vec<Value>, ApiError> {
+    fn weight(&self) -> usize {
+        let texts = |choice: &Choice| choice.content.len() + choice.reasoning.len();
+        self.account.bytes() + self.choices.iter().map(texts).sum::<usize>()
+    }
+
+    fn event(&mut self, prompt: usize, event: BatchEvent) -> Result<Vec<Chunk>, ApiError> {
         let field = if matches!(self.kind, Kind::Chat(_)) { "messages" } else { "prompt" };
         match event {
             BatchEvent::Started { cached_tokens } => {
@@ -276,13 +393,11 @@ impl Assemble for Reply {
                 let index = prompt * self.per_prompt + choice;
                 let is_end = self.tokenizer.is_end_of_generation(token.id) && !self.ignore_end;
                 if self.logprobs && !is_end {
-                    let entry = match self.kind {
-                        Kind::Chat(_) => chat_logprob(&self.tokenizer, &token),
-                        Kind::Text(_) => self.text_logprob(&token, self.choices[index].offset),
-                    };
-                    self.choices[index].logprobs.push(entry);
+                    let choice = &mut self.choices[index];
+                    let (id, offset) = (token.id, choice.offset);
+                    choice.logprobs.push(token, offset, &self.tokenizer, &mut self.account);
+                    choice.offset += choice.detokenizer.push(id).chars().count();
                 }
-                self.choices[index].offset += text.chars().count();
                 Ok(self.text(index, &text, None))
             }
             BatchEvent::Finished { choice, text, reason } => {
@@ -294,85 +409,43 @@ impl Assemble for Reply {
     }
 
     /// The usage, where it is wanted.
-    fn last_chunks(&mut self) -> Vec<Value> {
+    fn last_chunks(&mut self) -> Vec<Chunk> {
         if !self.include_usage {
             return Vec::new();
         }
-        let mut chunk = self.frame(true);
-        chunk.insert("choices".into(), json!([]));
-        chunk.insert("usage".into(), self.usage());
-        vec![Value::Object(chunk)]
+        let object =
+            if matches!(self.kind, Kind::Chat(_)) { "chat.completion.chunk" } else { "text_completion" };
+        vec![self.frame_of(object, Some(self.usage()), [(); 0])]
     }
 
-    fn error_chunks(&mut self, error: &ApiError) -> Vec<Value> {
-        vec![error.body()]
+    fn error_chunks(&mut self, error: &ApiError) -> Vec<Chunk> {
+        vec![Chunk { name: None, json: error.body().to_string() }]
     }
 
     fn names_events(&self) -> bool {
         false
     }
 
-    fn whole(self: Box<Self>) -> Value {
-        let mut body = self.frame(false);
-        body.insert("usage".into(), self.usage());
-        let logprobs = self.logprobs;
-        let choices = self.choices.into_iter().enumerate().map(|(index, choice)| {
-            if choice.splitter.is_none() {
-                let logprobs = if logprobs { text_logprobs(&choice.logprobs) } else { Value::Null };
-                return json!({
-                    "index": index, "text": choice.content, "logprobs": logprobs,
-                    "finish_reason": choice.finish,
-                });
-            }
-            let mut message = Map::new();
-            message.insert("role".into(), "assistant".into());
-            let silent = choice.content.is_empty() && !choice.calls.is_empty();
-            message.insert("content".into(), if silent { Value::Null } else { choice.content.into() });
-            message.insert("refusal".into(), Value::Null);
-            if !choice.reasoning.is_empty() {
-                message.insert("reasoning_content".into(), choice.reasoning.into());
-            }
-            if !choice.calls.is_empty() {
-                let calls = choice.calls.into_iter().map(|call| {
-                    json!({
-                        "id": call.id, "type": "function",
-                        "function": {"name": call.name, "arguments": call.arguments},
-                    })
-                });
-                message.insert("tool_calls".into(), calls.collect());
-            }
-            let logprobs = if logprobs { chat_logprobs(&choice.logprobs) } else { Value::Null };
-            json!({"index": index, "message": message, "logprobs": logprobs, "finish_reason": choice.finish})
-        });
-        body.insert("choices".into(), choices.collect());
-        Value::Object(body)
+    fn whole(mut self: Box<Self>) -> (String, Account) {
+        let mut choices = std::mem::take(&mut self.choices);
+        let (wanted, tokenizer) = (self.logprobs, &*self.tokenizer);
+        let Chunk { json, .. } = if matches!(self.kind, Kind::Chat(_)) {
+            let choices = choices.iter_mut().enumerate().map(|(index, choice)| ChatChoice {
+                index,
+                message: choice.message(),
+                logprobs: wanted.then(|| choice.logprobs.of_chat(tokenizer)),
+                finish_reason: choice.finish,
+            });
+            self.frame(false, choices.collect::<Vec<_>>())
+        } else {
+            let choices = choices.iter().enumerate().map(|(index, choice)| TextChoice {
+                index,
+                text: &choice.content,
+                logprobs: wanted.then(|| choice.logprobs.of_text(tokenizer)),
+                finish_reason: choice.finish,
+            });
+            self.frame(false, choices.collect::<Vec<_>>())
+        };
+        (json, self.account)
     }
-}
-
-/// An entry of the log-probabilities of an answer in a conversation.
-pub fn chat_logprob(tokenizer: &Tokenizer, token: &Token) -> Value {
-    let entry = |id: u32, logprob: f64| {
-        let bytes = tokenizer.token_bytes(id);
-        json!({"token": token_text(tokenizer, id), "logprob": finite(logprob), "bytes": bytes})
-    };
-    let mut result = entry(token.id, token.logprob.unwrap_or(f64::NEG_INFINITY));
-    result["top_logprobs"] = token.top.iter().map(|top| entry(top.id, top.log_prob)).collect();
-    result
-}
-
-/// JSON has no infinity; this is what OpenAI's API has in its place.
-fn finite(logprob: f64) -> f64 {
-    logprob.max(-9999.0)
-}
-
-fn chat_logprobs(entries: &[Value]) -> Value {
-    json!({"content": entries, "refusal": null})
-}
-
-fn text_logprobs(entries: &[Value]) -> Value {
-    let column = |name: &str| entries.iter().map(|entry| entry[name].clone()).collect::<Value>();
-    json!({
-        "tokens": column("token"), "token_logprobs": column("logprob"),
-        "top_logprobs": column("top"), "text_offset": column("offset"),
-    })
 }

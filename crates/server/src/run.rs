@@ -1,19 +1,21 @@
 //! A request under way: events from the engine on one side, a response on the other.
 
-use crate::app::{App, InFlight};
+use crate::app::App;
 use crate::error::ApiError;
-use crate::metrics::Timer;
-use crate::reply::Assemble;
+use crate::http::{blocking, held};
+use crate::memory::{Account, SharedAccount};
+use crate::metrics::{TokenTimes, WholeTime};
+use crate::reply::{Assemble, Chunk};
 use axum::body::{Body, Bytes};
 use axum::http::{HeaderValue, Response, StatusCode, header};
-use engine::{BatchEngine, BatchEvent, Request, RequestHandle};
+use engine::{BatchEvent, Request, RequestHandle, Sink, TokenLogProb};
 use futures_core::Stream;
-use serde_json::Value;
 use std::convert::Infallible;
 use std::future::{Future, poll_fn};
 use std::ops::ControlFlow;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
@@ -25,46 +27,110 @@ const KEEP_ALIVE: Duration = Duration::from_secs(15);
 /// Most bytes that are put together before they are sent.
 const CHUNK: usize = 16 << 10;
 
+/// Bytes of an answer that are not written down on a thread that serves others too.
+const HEAVY: usize = 64 << 10;
+
 /// Requests to the engine whose answers make one response. Dropping it cancels them.
 pub struct Run {
-    // Events wait here for slow readers. There are no more of them than tokens, and the engine does not wait.
+    // Events wait here for slow readers, and the engine does not wait.
     receiver: UnboundedReceiver<(usize, BatchEvent)>,
+    backlog: Arc<Backlog>,
     _handles: Vec<RequestHandle>,
     reply: Box<dyn Assemble>,
     deadline: Pin<Box<Sleep>>,
     limit: Duration,
-    timer: Timer,
-    _in_flight: InFlight,
+    _time: WholeTime,
+}
+
+/// The memory of the events that wait.
+struct Backlog {
+    account: SharedAccount,
+    /// There was no room for one, so that the request was cancelled.
+    is_over: AtomicBool,
+}
+
+impl Backlog {
+    fn new(account: Account) -> Backlog {
+        Backlog { account: SharedAccount::new(account), is_over: AtomicBool::new(false) }
+    }
+
+    /// Counts an event in; false where there is no room.
+    fn add(&self, event: &BatchEvent) -> bool {
+        let has_room = self.account.lock().grow(bytes(event)).is_ok();
+        if !has_room {
+            self.is_over.store(true, Ordering::SeqCst);
+        }
+        has_room
+    }
+
+    fn remove(&self, event: &BatchEvent) {
+        self.account.lock().shrink(bytes(event));
+    }
+}
+
+/// Bytes that an event takes.
+fn bytes(event: &BatchEvent) -> usize {
+    let more = match event {
+        BatchEvent::Token { token, text, .. } => text.len() + token.top.len() * size_of::<TokenLogProb>(),
+        BatchEvent::Finished { text, .. } => text.len(),
+        BatchEvent::Started { .. } | BatchEvent::Failed(_) => 0,
+    };
+    size_of::<(usize, BatchEvent)>() + more
+}
+
+/// Writes down what may be long. The other work of the thread goes on elsewhere meanwhile.
+fn write<T>(weight: usize, work: impl FnOnce() -> T) -> T {
+    if weight > HEAVY { tokio::task::block_in_place(work) } else { work() }
 }
 
 impl Run {
     /// Hands requests to the engine: all of them, or none.
-    pub fn start(
+    pub async fn start(
         app: &Arc<App>,
-        engine: &BatchEngine,
         requests: Vec<Request>,
         reply: impl Assemble + 'static,
-        field: &str,
+        field: &'static str,
     ) -> Result<Run, ApiError> {
         let (sender, receiver) = unbounded_channel();
-        let handles = requests.into_iter().enumerate().map(|(prompt, request)| {
-            let sender = sender.clone();
-            let sink = move |event| match sender.send((prompt, event)) {
-                Ok(()) => ControlFlow::Continue(()),
-                Err(_) => ControlFlow::Break(()),
-            };
-            engine.submit(request, Box::new(sink)).map_err(|error| ApiError::engine(&error, field))
+        let backlog = Arc::new(Backlog::new(app.memory.account()));
+        let time = WholeTime::start(&app.metrics);
+        let sinks: Vec<Sink> = (0..requests.len())
+            .map(|prompt| {
+                let (sender, backlog) = (sender.clone(), Arc::clone(&backlog));
+                let mut times = TokenTimes::start(&app.metrics);
+                let sink = move |event| {
+                    // Here, since this is when it was made: whoever sends it may be late.
+                    if let BatchEvent::Token { choice, .. } = &event {
+                        times.token(*choice);
+                    }
+                    match backlog.add(&event) && sender.send((prompt, event)).is_ok() {
+                        true => ControlFlow::Continue(()),
+                        false => ControlFlow::Break(()),
+                    }
+                };
+                Box::new(sink) as Sink
+            })
+            .collect();
+        drop(sender);
+        let shared = Arc::clone(app);
+        // What many answers need takes a while to make.
+        let handles = blocking(move || {
+            let engine = &shared.model()?.engine;
+            let requests = requests.into_iter().zip(sinks);
+            let handles = requests.map(|(request, sink)| {
+                engine.submit(request, sink).map_err(|error| ApiError::engine(&error, field))
+            });
+            handles.collect::<Result<Vec<_>, _>>()
         });
-        let handles = handles.collect::<Result<Vec<_>, _>>()?;
         let limit = app.options.request_timeout;
         Ok(Run {
             receiver,
-            _handles: handles,
+            backlog,
+            _handles: handles.await??,
             reply: Box::new(reply),
             deadline: Box::pin(sleep(limit)),
             limit,
-            timer: Timer::start(Arc::clone(app)),
-            _in_flight: InFlight::new(app),
+            _time: time,
         })
     }
 
@@ -73,7 +139,8 @@ impl Run {
         while !self.reply.is_done() {
             poll_fn(|context| self.poll_chunks(context)).await?;
         }
-        Ok(crate::http::json(StatusCode::OK, &self.reply.whole()))
+        let (text, account) = write(self.reply.weight(), || self.reply.whole());
+        Ok(held(StatusCode::OK, "application/json", text, account))
     }
 
     /// The response as server-sent events.
@@ -90,29 +157,32 @@ impl Run {
     }
 
     /// Writes chunks as server-sent events.
-    fn push(&self, out: &mut String, chunks: &[Value]) {
-        for chunk in chunks {
-            if self.reply.names_events()
-                && let Some(name) = chunk["type"].as_str()
-            {
+    fn push(out: &mut String, chunks: &[Chunk]) {
+        for Chunk { name, json } in chunks {
+            if let Some(name) = name {
                 out.push_str("event: ");
                 out.push_str(name);
                 out.push('\n');
             }
             out.push_str("data: ");
-            out.push_str(&chunk.to_string());
+            out.push_str(json);
             out.push_str("\n\n");
         }
     }
 
     /// The chunks of the next event.
-    fn poll_chunks(&mut self, context: &mut Context<'_>) -> Poll<Result<Vec<Value>, ApiError>> {
+    fn poll_chunks(&mut self, context: &mut Context<'_>) -> Poll<Result<Vec<Chunk>, ApiError>> {
         match self.receiver.poll_recv(context) {
             Poll::Ready(Some((prompt, event))) => {
-                if matches!(event, BatchEvent::Token { .. }) {
-                    self.timer.token();
-                }
-                Poll::Ready(self.reply.event(prompt, event))
+                self.backlog.remove(&event);
+                // A token is told by itself; before and after all of them there can be more to tell.
+                let is_token = matches!(event, BatchEvent::Token { .. });
+                let weight = if is_token { 0 } else { self.reply.weight() };
+                Poll::Ready(write(weight, || self.reply.event(prompt, event)))
+            }
+            Poll::Ready(None) if self.backlog.is_over.load(Ordering::SeqCst) => {
+                let message = "the answer was read so slowly that there is no memory left for it";
+                Poll::Ready(Err(ApiError::unavailable("overloaded", message, 1)))
             }
             Poll::Ready(None) => {
                 let error = engine::Error::Stopped { reason: "it ended before the answer did".into() };
@@ -153,16 +223,16 @@ impl Stream for Sse {
             match run.poll_chunks(context) {
                 Poll::Pending => break,
                 Poll::Ready(Ok(chunks)) => {
-                    run.push(&mut out, &chunks);
+                    Run::push(&mut out, &chunks);
                     if run.reply.is_done() {
-                        let chunks = run.reply.last_chunks();
-                        run.push(&mut out, &chunks);
+                        let chunks = write(run.reply.weight(), || run.reply.last_chunks());
+                        Run::push(&mut out, &chunks);
                         last = true;
                     }
                 }
                 Poll::Ready(Err(error)) => {
                     let chunks = run.reply.error_chunks(&error);
-                    run.push(&mut out, &chunks);
+                    Run::push(&mut out, &chunks);
                     last = true;
                 }
             }
@@ -178,5 +248,27 @@ impl Stream for Sse {
             out.push_str(": waiting\n\n");
         }
         if out.is_empty() { Poll::Pending } else { Poll::Ready(Some(Ok(out.into()))) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::memory::Memory;
+
+    #[test]
+    fn events_that_nobody_reads_take_no_more_than_their_room() {
+        let backlog = Backlog::new(Memory::new(1).account());
+        let event = || BatchEvent::Finished {
+            choice: 0,
+            text: "x".repeat(1 << 20),
+            reason: engine::FinishReason::Stop,
+        };
+        let most = (0..1000).take_while(|_| backlog.add(&event())).count();
+        assert!((250..=256).contains(&most), "{most}");
+        assert!(backlog.is_over.load(Ordering::SeqCst));
+        // What is read makes room.
+        backlog.remove(&event());
+        assert!(backlog.add(&event()));
     }
 }

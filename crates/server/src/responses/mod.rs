@@ -9,6 +9,8 @@ pub use store::Store;
 use crate::chat::{self, Prompt};
 use crate::error::ApiError;
 use crate::fields::{Fields, wrong_type};
+use crate::http::to_json;
+use crate::memory::{Account, tree_bytes};
 use crate::model::Model;
 use crate::params::{IGNORED, MAX_TOP_LOGPROBS, Params};
 use engine::Request;
@@ -21,11 +23,10 @@ type Result<T> = std::result::Result<T, ApiError>;
 pub struct Asked {
     /// Fields of the request that the response repeats.
     echo: Map<String, Value>,
-    /// The conversation, without instructions.
-    messages: Vec<Value>,
-    /// Keep the response.
-    store: bool,
+    /// The conversation without instructions, a list as JSON, if the response is to be kept.
+    store: Option<String>,
     logprobs: bool,
+    stream: bool,
 }
 
 /// Most pairs of `metadata`, and the longest keys and values in characters, as in OpenAI's API.
@@ -36,8 +37,13 @@ const MAX_METADATA_VALUE: usize = 512;
 /// Fields without an effect here beside those of all requests: what they allow is never done, or done anyway.
 const WITHOUT_EFFECT: [&str; 2] = ["max_tool_calls", "prompt_cache_options"];
 
-/// Reads a request.
-pub fn read(body: Value, model: &Model, store: &Store) -> Result<(Request, Params, Prompt, Asked)> {
+/// Reads a request. What it goes on from counts as part of it.
+pub fn read(
+    body: Value,
+    model: &Model,
+    account: &mut Account,
+    store: &Store,
+) -> Result<(Request, Params, Prompt, Asked)> {
     let mut echo = echo(&body);
     let mut fields = Fields::new(body, "")?;
     let mut params = Params::read(&mut fields, model)?;
@@ -57,7 +63,11 @@ pub fn read(body: Value, model: &Model, store: &Store) -> Result<(Request, Param
     let mut messages = match fields.string("previous_response_id")? {
         None => Vec::new(),
         Some(id) => match store.messages(&id) {
-            Some(messages) => messages.to_vec(),
+            Some(messages) => {
+                account.grow(messages.len() + tree_bytes(messages.as_bytes()))?;
+                // It was written by this server.
+                serde_json::from_str(&messages).unwrap_or_default()
+            }
             None => {
                 let message = format!("Previous response with id '{id}' not found.");
                 return Err(ApiError::field("previous_response_id", "previous_response_not_found", message));
@@ -70,12 +80,14 @@ pub fn read(body: Value, model: &Model, store: &Store) -> Result<(Request, Param
     let keep = fields.bool("store")?.unwrap_or(true);
     echo.insert("store".into(), keep.into());
 
-    let all: Vec<Value> = instructions.into_iter().chain(messages.iter().cloned()).collect();
+    let kept = keep.then(|| to_json(&messages));
+    let all: Vec<Value> = instructions.into_iter().chain(messages).collect();
     let mut inner = Fields::new(chat_request(&mut fields, all)?, "")?;
     fields.finish(&[&IGNORED[..], &WITHOUT_EFFECT].concat())?;
     let prompt = chat::prompt(&mut inner, model).map_err(renamed)?;
     let request = chat::request(&prompt, &params, model);
-    Ok((request, params, prompt, Asked { echo, messages, store: keep, logprobs }))
+    let asked = Asked { echo, store: kept, logprobs, stream: params.stream };
+    Ok((request, params, prompt, asked))
 }
 
 /// The fields that a response repeats, as they came or as they are where they did not.

@@ -4,12 +4,16 @@ use super::Asked;
 use crate::app::App;
 use crate::chat::Reading;
 use crate::error::ApiError;
-use crate::http::{unique, unix_time};
+use crate::http::{to_json, unique, unix_time};
+use crate::logprobs::{List, LogProbs, is_zero};
+use crate::memory::Account;
 use crate::model::Model;
-use crate::reply::{Assemble, chat_logprob};
+use crate::reply::{Assemble, Chunk};
 use crate::splitter::{Piece, Splitter};
 use crate::tools::CallPart;
 use engine::{BatchEvent, FinishReason, Token};
+use serde::ser::SerializeMap;
+use serde::{Serialize, Serializer};
 use serde_json::{Map, Value, json};
 use std::sync::Arc;
 use tokenizer::Tokenizer;
@@ -26,7 +30,9 @@ pub struct ResponseReply {
     splitter: Splitter,
     items: Vec<Item>,
     /// Log-probabilities of tokens whose text is not told yet.
-    logprobs: Vec<Value>,
+    logprobs: LogProbs,
+    /// Room for what was asked, and for the log-probabilities.
+    account: Account,
     /// The number of the next event.
     sequence: u64,
     prompt_tokens: usize,
@@ -42,7 +48,7 @@ struct Item {
     kind: Kind,
     id: String,
     text: String,
-    logprobs: Vec<Value>,
+    logprobs: LogProbs,
     status: &'static str,
 }
 
@@ -60,51 +66,176 @@ impl Item {
             Kind::Message => "msg_",
             Kind::Call { .. } => "fc_",
         };
-        Item { id: unique(prefix), kind, text: String::new(), logprobs: Vec::new(), status: "in_progress" }
+        Item {
+            id: unique(prefix),
+            kind,
+            text: String::new(),
+            logprobs: LogProbs::default(),
+            status: "in_progress",
+        }
     }
 
-    /// The one part of its content, where it has any.
-    fn part(&self) -> Option<Value> {
-        match self.kind {
-            Kind::Reasoning => Some(json!({"type": "reasoning_text", "text": self.text})),
-            Kind::Message => Some(json!({
-                "type": "output_text", "text": self.text, "annotations": [], "logprobs": self.logprobs,
-            })),
-            Kind::Call { .. } => None,
-        }
+    /// Whether it has content, which is of one part then.
+    fn has_part(&self) -> bool {
+        !matches!(self.kind, Kind::Call { .. })
+    }
+
+    /// The one part of its content.
+    fn part<'a>(&'a self, tokenizer: &'a Tokenizer) -> Part<'a> {
+        Part { item: self, tokenizer }
     }
 
     /// The item as JSON, with as much of it as there is; `begun` tells that its content has been announced.
-    fn json(&self, begun: bool) -> Value {
-        let content: Vec<Value> = self.part().into_iter().filter(|_| begun).collect();
-        match &self.kind {
-            Kind::Reasoning => json!({
-                "type": "reasoning", "id": self.id, "summary": [], "content": content, "status": self.status,
-            }),
-            Kind::Message => json!({
-                "type": "message", "id": self.id, "role": "assistant", "content": content, "status": self.status,
-            }),
-            Kind::Call { id, name } => json!({
-                "type": "function_call", "id": self.id, "call_id": id, "name": name, "arguments": self.text,
-                "status": self.status,
-            }),
-        }
+    fn whole<'a>(&'a self, begun: bool, tokenizer: &'a Tokenizer) -> Whole<'a> {
+        Whole { item: self, begun, tokenizer }
     }
 }
 
+struct Part<'a> {
+    item: &'a Item,
+    tokenizer: &'a Tokenizer,
+}
+
+impl Serialize for Part<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut fields = serializer.serialize_map(None)?;
+        let is_message = self.item.kind == Kind::Message;
+        fields.serialize_entry("type", if is_message { "output_text" } else { "reasoning_text" })?;
+        fields.serialize_entry("text", &self.item.text)?;
+        if is_message {
+            fields.serialize_entry("annotations", &[(); 0])?;
+            fields.serialize_entry("logprobs", &self.item.logprobs.list(self.tokenizer))?;
+            if self.item.logprobs.dropped() > 0 {
+                fields.serialize_entry("logprobs_dropped", &self.item.logprobs.dropped())?;
+            }
+        }
+        fields.end()
+    }
+}
+
+struct Whole<'a> {
+    item: &'a Item,
+    begun: bool,
+    tokenizer: &'a Tokenizer,
+}
+
+impl Serialize for Whole<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut fields = serializer.serialize_map(None)?;
+        let item = self.item;
+        let content = self.begun.then(|| item.part(self.tokenizer));
+        let content = content.as_slice();
+        match &item.kind {
+            Kind::Reasoning => {
+                fields.serialize_entry("type", "reasoning")?;
+                fields.serialize_entry("id", &item.id)?;
+                fields.serialize_entry("summary", &[(); 0])?;
+                fields.serialize_entry("content", content)?;
+            }
+            Kind::Message => {
+                fields.serialize_entry("type", "message")?;
+                fields.serialize_entry("id", &item.id)?;
+                fields.serialize_entry("role", "assistant")?;
+                fields.serialize_entry("content", content)?;
+            }
+            Kind::Call { id, name } => {
+                fields.serialize_entry("type", "function_call")?;
+                fields.serialize_entry("id", &item.id)?;
+                fields.serialize_entry("call_id", id)?;
+                fields.serialize_entry("name", name)?;
+                fields.serialize_entry("arguments", &item.text)?;
+            }
+        }
+        fields.serialize_entry("status", item.status)?;
+        fields.end()
+    }
+}
+
+/// An event of a stream.
+#[derive(Serialize)]
+struct Event<'a, F> {
+    r#type: &'a str,
+    sequence_number: u64,
+    #[serde(flatten)]
+    fields: F,
+}
+
+/// What an event about an item has.
+#[derive(Serialize)]
+struct OfItem<'a, F> {
+    item_id: &'a str,
+    output_index: usize,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    content_index: Option<usize>,
+    #[serde(flatten)]
+    fields: F,
+}
+
+#[derive(Serialize)]
+struct PartField<'a> {
+    part: Part<'a>,
+}
+
+#[derive(Serialize)]
+struct ItemField<'a> {
+    output_index: usize,
+    item: Whole<'a>,
+}
+
+/// A text, or what is new of it.
+#[derive(Serialize)]
+struct TextField<'a> {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    delta: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    text: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    logprobs: Option<List<'a>>,
+    #[serde(skip_serializing_if = "is_zero")]
+    logprobs_dropped: usize,
+}
+
+#[derive(Serialize)]
+struct ResponseField<'a> {
+    response: Response<'a>,
+}
+
+#[derive(Serialize)]
+struct Response<'a> {
+    id: &'a str,
+    object: &'static str,
+    created_at: u64,
+    status: &'static str,
+    error: Option<Value>,
+    incomplete_details: Option<Value>,
+    model: &'a str,
+    output: Vec<Whole<'a>>,
+    #[serde(flatten)]
+    echo: &'a Map<String, Value>,
+    usage: Option<Value>,
+}
+
 impl ResponseReply {
-    /// A response to a prompt of so many tokens.
-    pub fn new(app: &Arc<App>, asked: Asked, reading: Reading, model: &Model, prompt_tokens: usize) -> Self {
+    /// A response to a prompt of so many tokens. What was asked has its room in the account.
+    pub fn new(
+        app: &Arc<App>,
+        asked: Asked,
+        account: Account,
+        reading: Reading,
+        model: &Model,
+        prompt_tokens: usize,
+    ) -> Self {
         ResponseReply {
             app: Arc::clone(app),
             asked,
+            account,
             id: unique("resp_"),
             created: unix_time(),
             model: model.name.clone(),
             tokenizer: Arc::clone(model.tokenizer()),
             splitter: reading.splitter(),
             items: Vec::new(),
-            logprobs: Vec::new(),
+            logprobs: LogProbs::default(),
             sequence: 0,
             prompt_tokens,
             cached_tokens: 0,
@@ -115,64 +246,71 @@ impl ResponseReply {
     }
 
     /// An event of a stream, numbered.
-    fn tell(&mut self, chunks: &mut Vec<Value>, kind: &str, fields: Value) {
-        let mut event = Map::new();
-        event.insert("type".into(), kind.into());
-        event.insert("sequence_number".into(), self.sequence.into());
-        if let Value::Object(fields) = fields {
-            event.extend(fields);
+    fn tell(&self, chunks: &mut Vec<Chunk>, kind: &str, fields: impl Serialize) {
+        if self.asked.stream {
+            let sequence_number = self.sequence + chunks.len() as u64;
+            let json = to_json(&Event { r#type: kind, sequence_number, fields });
+            chunks.push(Chunk { name: Some(kind.to_owned()), json });
         }
-        self.sequence += 1;
-        chunks.push(event.into());
     }
 
     /// An event about the last item.
-    fn tell_item(&mut self, chunks: &mut Vec<Value>, kind: &str, fields: Value) {
+    fn tell_item(&self, chunks: &mut Vec<Chunk>, kind: &str, fields: impl Serialize) {
         let Some(item) = self.items.last() else { return };
-        let mut event = json!({"item_id": item.id, "output_index": self.items.len() - 1});
-        if item.part().is_some() {
-            event["content_index"] = json!(0);
-        }
-        if let (Some(event), Value::Object(fields)) = (event.as_object_mut(), fields) {
-            event.extend(fields);
-        }
-        self.tell(chunks, kind, event);
+        let content_index = item.has_part().then_some(0);
+        let output_index = self.items.len() - 1;
+        self.tell(chunks, kind, OfItem { item_id: &item.id, output_index, content_index, fields });
     }
 
-    fn begin_item(&mut self, chunks: &mut Vec<Value>, kind: Kind) {
+    /// Events that were told; the next number follows them.
+    fn numbered(&mut self, chunks: Vec<Chunk>) -> Vec<Chunk> {
+        self.sequence += chunks.len() as u64;
+        chunks
+    }
+
+    fn begin_item(&mut self, chunks: &mut Vec<Chunk>, kind: Kind) {
         self.end_item(chunks, "completed");
         self.items.push(Item::new(kind));
-        let index = self.items.len() - 1;
-        let (item, part) = (self.items[index].json(false), self.items[index].part());
-        self.tell(chunks, "response.output_item.added", json!({"output_index": index, "item": item}));
-        if let Some(part) = part {
-            self.tell_item(chunks, "response.content_part.added", json!({"part": part}));
+        let Some(item) = self.items.last() else { return };
+        let output_index = self.items.len() - 1;
+        let whole = ItemField { output_index, item: item.whole(false, &self.tokenizer) };
+        self.tell(chunks, "response.output_item.added", whole);
+        if item.has_part() {
+            let part = PartField { part: item.part(&self.tokenizer) };
+            self.tell_item(chunks, "response.content_part.added", part);
         }
     }
 
     /// Ends the last item, unless it has ended.
-    fn end_item(&mut self, chunks: &mut Vec<Value>, status: &'static str) {
+    fn end_item(&mut self, chunks: &mut Vec<Chunk>, status: &'static str) {
         let Some(item) = self.items.last_mut().filter(|item| item.status == "in_progress") else { return };
         item.status = status;
-        let (part, text) = (item.part(), item.text.clone());
-        let (kind, done) = match &item.kind {
-            Kind::Reasoning => ("response.reasoning_text.done", json!({"text": text})),
-            Kind::Message => ("response.output_text.done", json!({"text": text, "logprobs": item.logprobs})),
-            Kind::Call { name, .. } => {
-                ("response.function_call_arguments.done", json!({"name": name, "arguments": text}))
-            }
+        let Some(item) = self.items.last() else { return };
+        let text = TextField {
+            delta: None,
+            text: Some(&item.text),
+            logprobs: (item.kind == Kind::Message).then(|| item.logprobs.list(&self.tokenizer)),
+            logprobs_dropped: item.logprobs.dropped(),
         };
-        let item = item.json(true);
-        self.tell_item(chunks, kind, done);
-        if let Some(part) = part {
-            self.tell_item(chunks, "response.content_part.done", json!({"part": part}));
+        match &item.kind {
+            Kind::Reasoning => self.tell_item(chunks, "response.reasoning_text.done", text),
+            Kind::Message => self.tell_item(chunks, "response.output_text.done", text),
+            Kind::Call { name, .. } => {
+                let fields = json!({"name": name, "arguments": item.text});
+                self.tell_item(chunks, "response.function_call_arguments.done", fields);
+            }
         }
-        let index = self.items.len() - 1;
-        self.tell(chunks, "response.output_item.done", json!({"output_index": index, "item": item}));
+        if item.has_part() {
+            let part = PartField { part: item.part(&self.tokenizer) };
+            self.tell_item(chunks, "response.content_part.done", part);
+        }
+        let output_index = self.items.len() - 1;
+        let whole = ItemField { output_index, item: item.whole(true, &self.tokenizer) };
+        self.tell(chunks, "response.output_item.done", whole);
     }
 
     /// Takes a piece of the answer.
-    fn piece(&mut self, chunks: &mut Vec<Value>, piece: Piece) {
+    fn piece(&mut self, chunks: &mut Vec<Chunk>, piece: Piece) {
         let (kind, text) = match piece {
             Piece::Call(_, CallPart::Name(name)) => {
                 return self.begin_item(chunks, Kind::Call { id: unique("call_"), name });
@@ -186,32 +324,42 @@ impl ResponseReply {
         {
             self.begin_item(chunks, kind);
         }
-        let logprobs = std::mem::take(&mut self.logprobs);
+        let mut logprobs = std::mem::take(&mut self.logprobs);
+        let Some(item) = self.items.last() else { return };
+        let is_message = item.kind == Kind::Message;
+        let delta = TextField {
+            delta: Some(&text),
+            text: None,
+            logprobs: is_message.then(|| logprobs.list(&self.tokenizer)),
+            logprobs_dropped: if is_message { logprobs.dropped() } else { 0 },
+        };
+        let event = match item.kind {
+            Kind::Message => "response.output_text.delta",
+            Kind::Reasoning => "response.reasoning_text.delta",
+            Kind::Call { .. } => "response.function_call_arguments.delta",
+        };
+        self.tell_item(chunks, event, delta);
         let Some(item) = self.items.last_mut() else { return };
         item.text.push_str(&text);
-        let (event, fields) = match item.kind {
-            Kind::Message => {
-                item.logprobs.extend_from_slice(&logprobs);
-                ("response.output_text.delta", json!({"delta": text, "logprobs": logprobs}))
-            }
-            Kind::Reasoning => ("response.reasoning_text.delta", json!({"delta": text})),
-            Kind::Call { .. } => ("response.function_call_arguments.delta", json!({"delta": text})),
-        };
-        self.tell_item(chunks, event, fields);
+        if is_message {
+            item.logprobs.append(&mut logprobs);
+        } else {
+            logprobs.forget(&self.tokenizer, &mut self.account);
+        }
     }
 
-    fn token(&mut self, chunks: &mut Vec<Value>, token: &Token, text: &str) {
+    fn token(&mut self, chunks: &mut Vec<Chunk>, token: Token, text: &str) {
         self.completion_tokens += 1;
         let pieces = self.splitter.push(text);
         if self.splitter.is_reasoning() {
             self.reasoning_tokens += 1;
         } else if self.asked.logprobs && !self.tokenizer.is_end_of_generation(token.id) {
-            self.logprobs.push(chat_logprob(&self.tokenizer, token));
+            self.logprobs.push(token, 0, &self.tokenizer, &mut self.account);
         }
         pieces.into_iter().for_each(|piece| self.piece(chunks, piece));
     }
 
-    fn finish(&mut self, chunks: &mut Vec<Value>, text: &str, reason: FinishReason) {
+    fn finish(&mut self, chunks: &mut Vec<Chunk>, text: &str, reason: FinishReason) {
         let mut pieces = self.splitter.push(text);
         pieces.extend(self.splitter.finish());
         pieces.into_iter().for_each(|piece| self.piece(chunks, piece));
@@ -226,9 +374,12 @@ impl ResponseReply {
         let cut = reason != FinishReason::Stop;
         self.end_item(chunks, if cut { "incomplete" } else { "completed" });
         self.finish = Some(reason);
-        if self.asked.store {
-            let mut messages = std::mem::take(&mut self.asked.messages);
-            messages.push(self.message());
+        if let Some(mut messages) = self.asked.store.take() {
+            // The list goes on.
+            let begun = messages.pop().is_some() && messages.len() > 1;
+            messages.push_str(if begun { "," } else { "" });
+            messages.push_str(&self.message().to_string());
+            messages.push(']');
             self.app.responses.insert(&self.id, messages, self.json());
         }
     }
@@ -265,20 +416,9 @@ impl ResponseReply {
     }
 
     /// The response as far as it has come.
-    fn json(&self) -> Value {
-        let mut response = Map::new();
-        response.insert("id".into(), self.id.clone().into());
-        response.insert("object".into(), "response".into());
-        response.insert("created_at".into(), self.created.into());
-        response.insert("status".into(), self.status().into());
-        response.insert("error".into(), Value::Null);
+    fn response(&self) -> Response<'_> {
         let cut = self.finish.is_some_and(|reason| reason != FinishReason::Stop);
-        let details = if cut { json!({"reason": "max_output_tokens"}) } else { Value::Null };
-        response.insert("incomplete_details".into(), details);
-        response.insert("model".into(), self.model.clone().into());
-        response.insert("output".into(), self.items.iter().map(|item| item.json(true)).collect());
-        response.extend(self.asked.echo.clone());
-        let usage = self.finish.map_or(Value::Null, |_| {
+        let usage = self.finish.map(|_| {
             json!({
                 "input_tokens": self.prompt_tokens,
                 "input_tokens_details": {"cached_tokens": self.cached_tokens},
@@ -287,27 +427,40 @@ impl ResponseReply {
                 "total_tokens": self.prompt_tokens + self.completion_tokens,
             })
         });
-        response.insert("usage".into(), usage);
-        response.into()
+        Response {
+            id: &self.id,
+            object: "response",
+            created_at: self.created,
+            status: self.status(),
+            error: None,
+            incomplete_details: cut.then(|| json!({"reason": "max_output_tokens"})),
+            model: &self.model,
+            output: self.items.iter().map(|item| item.whole(true, &self.tokenizer)).collect(),
+            echo: &self.asked.echo,
+            usage,
+        }
+    }
+
+    fn json(&self) -> String {
+        to_json(&self.response())
     }
 }
 
 impl Assemble for ResponseReply {
-    fn event(&mut self, _prompt: usize, event: BatchEvent) -> Result<Vec<Value>, ApiError> {
+    fn event(&mut self, _prompt: usize, event: BatchEvent) -> Result<Vec<Chunk>, ApiError> {
         let mut chunks = Vec::new();
         match event {
             BatchEvent::Started { cached_tokens } => {
                 self.cached_tokens = cached_tokens;
                 for kind in ["response.created", "response.in_progress"] {
-                    let response = self.json();
-                    self.tell(&mut chunks, kind, json!({"response": response}));
+                    self.tell(&mut chunks, kind, ResponseField { response: self.response() });
                 }
             }
-            BatchEvent::Token { token, text, .. } => self.token(&mut chunks, &token, &text),
+            BatchEvent::Token { token, text, .. } => self.token(&mut chunks, token, &text),
             BatchEvent::Finished { text, reason, .. } => self.finish(&mut chunks, &text, reason),
             BatchEvent::Failed(error) => return Err(ApiError::engine(&error, "input")),
         }
-        Ok(chunks)
+        Ok(self.numbered(chunks))
     }
 
     fn is_done(&self) -> bool {
@@ -318,27 +471,32 @@ impl Assemble for ResponseReply {
         self.completion_tokens
     }
 
-    fn last_chunks(&mut self) -> Vec<Value> {
-        let mut chunks = Vec::new();
-        let (kind, response) = (format!("response.{}", self.status()), self.json());
-        self.tell(&mut chunks, &kind, json!({"response": response}));
-        chunks
+    fn weight(&self) -> usize {
+        self.account.bytes() + self.items.iter().map(|item| item.text.len()).sum::<usize>()
     }
 
-    fn error_chunks(&mut self, error: &ApiError) -> Vec<Value> {
+    fn last_chunks(&mut self) -> Vec<Chunk> {
         let mut chunks = Vec::new();
-        let mut response = self.json();
-        response["status"] = "failed".into();
-        response["error"] = json!({"code": error.code.unwrap_or("server_error"), "message": error.message});
-        self.tell(&mut chunks, "response.failed", json!({"response": response}));
-        chunks
+        let kind = format!("response.{}", self.status());
+        self.tell(&mut chunks, &kind, ResponseField { response: self.response() });
+        self.numbered(chunks)
+    }
+
+    fn error_chunks(&mut self, error: &ApiError) -> Vec<Chunk> {
+        let mut chunks = Vec::new();
+        let mut response = self.response();
+        response.status = "failed";
+        let code = error.code.unwrap_or("server_error");
+        response.error = Some(json!({"code": code, "message": error.message}));
+        self.tell(&mut chunks, "response.failed", ResponseField { response });
+        self.numbered(chunks)
     }
 
     fn names_events(&self) -> bool {
         true
     }
 
-    fn whole(self: Box<Self>) -> Value {
-        self.json()
+    fn whole(self: Box<Self>) -> (String, Account) {
+        (self.json(), self.account)
     }
 }

@@ -1,6 +1,6 @@
 //! Clients that leave.
 
-use crate::client::begin;
+use crate::client::{begin, post_bytes, send};
 use crate::util::{anywhere, ask, chat, content, is_idle, slots, start, wait_for};
 use engine::BatchOptions;
 use serde_json::json;
@@ -46,4 +46,21 @@ fn r21_a_client_that_leaves_frees_its_place_in_every_phase() {
         }
     }
     assert!(!content(&chat(address, "Hi", &json!({}))).is_empty());
+}
+
+#[test]
+fn r21_a_client_that_leaves_behind_another_request_is_seen_to_leave() {
+    let batch = BatchOptions { parallel: 1, ..BatchOptions::default() };
+    let server = start("smollm2", 4096, batch, anywhere());
+    for stream in [true, false] {
+        let long =
+            ask("Tell me a story.", &json!({"max_tokens": 4000, "ignore_eos": true, "stream": stream}));
+        let first = post_bytes("/v1/chat/completions", &long.to_string(), "");
+        // The head of the next one, which nobody reads until the first is answered.
+        let both = [&first, &b"GET /health HTTP/1.1\r\nhost: localhost\r\n"[..]].concat();
+        let pending = send(server.address(), &both);
+        wait_for(server.address(), "an answer", SOON, |slots| slots["slots"][0]["state"] == "decode");
+        drop(pending);
+        wait_for(server.address(), "an idle engine", SOON, is_idle);
+    }
 }

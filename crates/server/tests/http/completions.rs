@@ -59,6 +59,34 @@ fn logprobs_have_offsets() {
 }
 
 #[test]
+fn offsets_count_the_characters_of_the_text_that_is_given_back() {
+    let emoji = "\u{1F9A9}";
+    let grammar = format!("start: \"a\u{e9}{emoji}b STOP c\"");
+    let fields = json!({
+        "prompt": "x", "grammar": grammar, "max_tokens": 40, "temperature": 0, "logprobs": 0, "stop": [" STOP"],
+    });
+    let whole = complete(&fields);
+    let choice = &whole["choices"][0];
+    assert_eq!(choice["text"], format!("a\u{e9}{emoji}b"));
+    // The parts of a character begin where it does, and the text that ends the answer has no tokens.
+    let (tokens, offsets) =
+        (choice["logprobs"]["tokens"].as_array().unwrap(), &choice["logprobs"]["text_offset"]);
+    let offsets: Vec<u64> = serde_json::from_value(offsets.clone()).unwrap();
+    assert_eq!((offsets.len(), offsets.first(), offsets.last()), (tokens.len(), Some(&0), Some(&3)));
+    assert!(offsets.is_sorted() && offsets.iter().filter(|&&offset| offset == 2).count() > 1, "{offsets:?}");
+    assert!(!tokens.iter().any(|token| token.as_str().unwrap().contains("ST")), "{tokens:?}");
+    // A stream tells the same, each token with its text or before it.
+    let mut streaming = json!({"stream": true});
+    crate::util::merge(&mut streaming, &fields);
+    let events = post(shared(), "/v1/completions", &streaming).events();
+    let told = events.iter().flat_map(|event| {
+        let offsets = event["choices"][0]["logprobs"]["text_offset"].as_array();
+        offsets.cloned().unwrap_or_default()
+    });
+    assert_eq!(json!(told.collect::<Vec<_>>()), choice["logprobs"]["text_offset"]);
+}
+
+#[test]
 fn r13_characters_that_are_spread_over_tokens_come_whole() {
     let emoji = "\u{1F9A9}";
     let tokens = post(shared(), "/tokenize", &json!({"content": emoji})).json()["count"].as_u64().unwrap();

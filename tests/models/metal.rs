@@ -8,10 +8,13 @@
 //! ```
 
 use engine::{DType, Device, Engine, LoadOptions, Wanted};
+use metal::{MetalBackend, MetalOptions, Switches};
+use metal_sim::device::SimDevice;
 use quant::Format;
-use smelt_tests::tiny::Reference;
+use smelt_tests::tiny::{Reference, VOCAB};
 use smelt_tests::{GoldenCase, MODELS, check_greedy, golden, kl_and_greedy, model_file};
 use std::ops::ControlFlow;
+use std::time::Duration;
 
 /// Bound of the mean KL divergence with an f32 cache, in nats.
 const F32_LIMIT: f64 = 1e-5;
@@ -79,11 +82,11 @@ fn a_few_tokens_of_every_model() {
     }
 }
 
-/// Barriers that the simulated GPU was given.
-fn barriers(engine: &Engine) -> u64 {
+/// What the simulated GPU was given so many of.
+fn counter(engine: &Engine, wanted: &str) -> u64 {
     let counters = engine.counters().into_iter().find(|(name, _)| *name == "metal-sim");
-    let barriers = counters.and_then(|(_, all)| all.into_iter().find(|(name, _)| *name == "barriers"));
-    barriers.unwrap_or_else(|| panic!("metal-sim counts barriers")).1
+    let found = counters.and_then(|(_, all)| all.into_iter().find(|(name, _)| *name == wanted));
+    found.unwrap_or_else(|| panic!("metal-sim counts {wanted}")).1
 }
 
 /// A prompt in one command buffer, and token by token with a command buffer each; `scripts/mutate-metal.py` leaves out
@@ -104,7 +107,7 @@ fn a_tiny_model_of_every_architecture_equals_its_reference() {
             let options = LoadOptions { device: Device::MetalSim, batch, ..LoadOptions::default() };
             let mut engine = Engine::load(&path, &options, &mut |_, _| {}).unwrap();
             assert_eq!(engine.device(), "metal-sim");
-            let (before, mut rows) = (barriers(&engine), 0);
+            let (before, mut rows) = (counter(&engine, "barriers"), 0);
             let mut sequence = engine.sequence();
             let fed = engine.prefill(&mut sequence, &reference.ids, Wanted::All, &mut |position, logits| {
                 if let Some(logits) = logits {
@@ -116,9 +119,55 @@ fn a_tiny_model_of_every_architecture_equals_its_reference() {
             let _ = fed.unwrap();
             assert_eq!(rows, reference.ids.len());
             let forwards = (reference.ids.len() / batch) as u64;
-            println!("barriers of {case}: {}", (barriers(&engine) - before) / forwards);
+            println!("barriers of {case}: {}", (counter(&engine, "barriers") - before) / forwards);
         }
     }
+}
+
+/// As on a GPU that would take seconds for the prompt. The longest dispatches are cut, too.
+#[test]
+fn a_long_prompt_is_several_command_buffers_and_a_token_is_one() {
+    const TOKENS: usize = 1024;
+    let reference = Reference::read();
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("tiny.gguf");
+    let (_, tiny) = reference.models().into_iter().find(|(name, _)| *name == "gemma3").unwrap();
+    tiny.write(&path);
+    let ids: Vec<u32> = (0..TOKENS as u32).map(|i| i * i % VOCAB as u32).collect();
+    let run = |cut: Option<Duration>| {
+        let device = SimDevice::from_environment().unwrap();
+        let timeout = Duration::from_secs(600);
+        let switches = Switches { cut, ..Switches::default() };
+        let backend =
+            MetalBackend::new(device, MetalOptions { name: "metal-sim", timeout, switches }).unwrap();
+        let options = LoadOptions { context: Some(TOKENS + 1), batch: TOKENS, ..LoadOptions::default() };
+        let mut engine = Engine::load_on(&path, &options, vec![Box::new(backend)], &mut |_, _| {}).unwrap();
+        let mut sequence = engine.sequence();
+        let mut feed = |ids: &[u32]| {
+            let before = ["submissions", "dispatches"].map(|name| counter(&engine, name));
+            let mut last = Vec::new();
+            let fed = engine.prefill(&mut sequence, ids, Wanted::Last, &mut |_, logits| {
+                if let Some(logits) = logits {
+                    last = logits.to_vec();
+                }
+                Ok(ControlFlow::Continue(()))
+            });
+            let _ = fed.unwrap();
+            assert_eq!(last.len(), VOCAB);
+            let after = ["submissions", "dispatches"].map(|name| counter(&engine, name));
+            (last, after[0] - before[0], after[1] - before[1])
+        };
+        [feed(&ids), feed(&[5])]
+    };
+    let [whole, cut] = [None, Some(Duration::from_micros(200))].map(run);
+    let [(prompt, submissions, dispatches), (token, of_token, dispatches_of_token)] = &whole;
+    assert_eq!((*submissions, *of_token), (1, 1));
+    let [(cut_prompt, cut_submissions, cut_dispatches), (cut_token, cut_of_token, cut_dispatches_of_token)] =
+        &cut;
+    // The attention of the layer without a window is five dispatches at least, a command buffer each.
+    assert!(*cut_submissions > 5 && cut_dispatches - dispatches >= 4, "{cut_submissions}, {cut_dispatches}");
+    assert_eq!((*cut_of_token, cut_dispatches_of_token), (1, dispatches_of_token));
+    assert!(prompt == cut_prompt && token == cut_token, "other logits");
 }
 
 macro_rules! all_prompts {

@@ -7,6 +7,7 @@
 mod attention;
 mod barriers;
 mod cache;
+mod cuts;
 mod edges;
 mod elementwise;
 mod errors;

@@ -15,7 +15,7 @@ kernel void attention_classic(device const float* q [[buffer(0)]],
                               uint2 group [[threadgroup_position_in_grid]],
                               ushort lane [[thread_index_in_simdgroup]]) {
     constexpr short PARTS = CLASSIC_MOST_DIM / SIMD_WIDTH;
-    const int head = int(group.x), token = int(group.y);
+    const int head = int(group.x), token = args.first + int(group.y);
     const int kv_head = head / (args.heads / args.kv_heads);
     device const int* pages = page_table + ulong(sequence_of(token, ranges, args.sequences)) * args.max_pages;
     const int position = positions[token];
@@ -77,7 +77,7 @@ kernel void attention_flash(device const float* q [[buffer(0)]],
     constexpr short PIECES = D / 16;
     alignas(16) threadgroup float outputs[FLASH_SIMDGROUPS * D];
     threadgroup float2 states[FLASH_SIMDGROUPS];
-    const int head = int(group.x), token = int(group.y), split = int(group.z);
+    const int head = int(group.x), token = args.first + int(group.y), split = int(group.z);
     const int kv_head = head / (args.heads / args.kv_heads);
     device const int* pages = page_table + ulong(sequence_of(token, ranges, args.sequences)) * args.max_pages;
     const int position = positions[token], first = first_key(position, args);

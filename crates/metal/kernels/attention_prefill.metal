@@ -38,7 +38,7 @@ kernel void attention_prefill(device const float* q [[buffer(0)]],
     threadgroup int rows[KEYS];
 
     // Which sequence's tile this is. The grids of a node have one for every started run of QUERIES tokens, at most; the rest goes.
-    int sequence = 0, tile_index = args.first_tile + int(group.y);
+    int sequence = 0, tile_index = args.first + int(group.y);
     while (sequence < args.sequences) {
         const int tiles = (ranges[sequence + 1] - ranges[sequence] + QUERIES - 1) / QUERIES;
         if (tile_index < tiles) break;

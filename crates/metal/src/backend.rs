@@ -20,6 +20,7 @@ use crate::tensor::{Memory, Slice};
 use crate::trace::Trace;
 use crate::warmup;
 use crate::weights::{WeightBytes, Weights};
+use crate::work::{self, Work};
 use bytes::Bytes;
 use graph::{
     Backend, BackendError, BufferId, FusedOp, Graph, Largest, NodeCall, NodeId, OpQuery, StateId, StatePart,
@@ -33,13 +34,13 @@ use std::time::{Duration, Instant};
 pub struct MetalOptions {
     /// The backend's name, as in `--device`.
     pub name: &'static str,
-    /// How long a submission may take, unless the switches say otherwise.
+    /// How long a command buffer may take at least before the device counts as hung, unless the switches say otherwise.
     pub timeout: Duration,
     /// What the environment asks for.
     pub switches: Switches,
 }
 
-/// How long a GPU that draws a screen besides may take for a submission.
+/// How long a GPU that draws a screen besides may take for a command buffer, were it ever so short.
 pub const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Everything that encoding needs, beside the kernels.
@@ -50,6 +51,7 @@ pub(crate) struct Core<D: Device> {
     pub weights: Weights<D::Buffer>,
     pub states: States<D::Buffer>,
     pub tables: RopeTables<D::Buffer>,
+    pub work: Work,
     pub switches: Switches,
     pub device: D,
 }
@@ -63,7 +65,7 @@ impl<D: Device> Core<D> {
 }
 
 /// Runs graphs on a Metal device. Executing a node only records it; [`synchronize`](Backend::synchronize) submits what
-/// was recorded, as one command buffer with one concurrent encoder, and waits for it.
+/// was recorded, as one command buffer with one concurrent encoder, or as several where that would take long, and waits for it.
 ///
 /// It alone owns its queue: nobody else's work stands between two of its command buffers.
 pub struct MetalBackend<D: Device> {
@@ -120,7 +122,7 @@ impl<D: Device> MetalBackend<D> {
             device.start_capture(path)?;
         }
         let trace = switches.trace.as_deref().map(Trace::new);
-        let timeout = switches.timeout.unwrap_or(options.timeout);
+        let work = Work::of(device.limits(), switches.cut.unwrap_or(work::LIMIT));
         let core = Core {
             pipelines,
             recorder: Recorder::new(switches.serial),
@@ -128,6 +130,7 @@ impl<D: Device> MetalBackend<D> {
             weights: Weights::new(switches.weight_copy),
             states: States::new(),
             tables: RopeTables::new(),
+            work,
             switches,
             device,
         };
@@ -135,7 +138,7 @@ impl<D: Device> MetalBackend<D> {
             name: options.name,
             core,
             queue,
-            timeout,
+            timeout: options.timeout,
             kernels,
             warm_up,
             fusion: Fusion::default(),

@@ -3,7 +3,8 @@
 //! [`device`] is the narrow waist: everything above it is written once over the [`device::Device`] trait,
 //! everything below it is one implementation (Apple's API on macOS, the simulator anywhere). [`MetalBackend`] runs
 //! graphs on any of them: [`ops`] encodes operations through a [`pass::Pass`], what is encoded is recorded with the
-//! barriers that it needs, and a split is submitted as one command buffer.
+//! barriers that it needs, and a split is submitted as one command buffer, or several where
+//! it takes long.
 //!
 //! This crate does not know models, files or tokens.
 //!
@@ -37,6 +38,7 @@ mod trace;
 mod tracker;
 mod warmup;
 mod weights;
+mod work;
 
 pub use backend::{MetalBackend, MetalOptions, TIMEOUT};
 pub use error::Error;

@@ -147,6 +147,12 @@ impl<'a, D: Device> Pass<'a, D> {
         Ok(Tensor { slice: self.core.pool.slice(id, 0, bytes)?, dtype, shape })
     }
 
+    /// Of parts of a node that do so many operations on floats each, how many one dispatch may do: a dispatch cannot be cut, and
+    /// takes no longer than a command buffer may.
+    pub fn at_once(&self, operations: u64) -> usize {
+        self.core.work.at_once(operations)
+    }
+
     /// Begins a dispatch of a kernel. `step` tells the dispatches of one node apart, as in `qkv` or `combine`; it may
     /// be empty.
     pub fn launch(&mut self, kernel: PipelineId, step: &str) -> Launch<'_, D> {
@@ -180,6 +186,7 @@ pub struct Launch<'c, D: Device> {
     buffers: Vec<Bound<D::Buffer>>,
     bytes: Vec<(usize, Range<usize>)>,
     threadgroup_memory: Vec<(usize, usize)>,
+    operations: u64,
 }
 
 impl<'c, D: Device> Launch<'c, D> {
@@ -192,7 +199,14 @@ impl<'c, D: Device> Launch<'c, D> {
             buffers: Vec::with_capacity(6),
             bytes: Vec::with_capacity(1),
             threadgroup_memory: Vec::new(),
+            operations: 0,
         }
+    }
+
+    /// Says how many operations on floats the kernel does, as many as tiles would do in its time. Without it, the bytes that it
+    /// touches are its work.
+    pub fn operations(self, operations: u64) -> Self {
+        Launch { operations, ..self }
     }
 
     /// Binds memory that the kernel only reads. The whole range of the operand counts as read.
@@ -267,6 +281,8 @@ impl<'c, D: Device> Launch<'c, D> {
             return Ok(());
         }
         self.check(size, threads)?;
+        let bytes = self.buffers.iter().fold(0u64, |sum, bound| sum.saturating_add(bound.touched as u64));
+        let time = self.core.work.time(self.operations, bytes);
         self.core.recorder.add(Dispatch {
             label: self.label,
             pipeline: self.kernel,
@@ -275,6 +291,7 @@ impl<'c, D: Device> Launch<'c, D> {
             threadgroup_memory: self.threadgroup_memory,
             grid,
             threads,
+            time,
             barrier: false,
         });
         Ok(())

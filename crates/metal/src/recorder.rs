@@ -1,12 +1,13 @@
 //! The recording of a split: dispatches in order, with the barriers between them.
 //!
-//! Executing a node only adds to the recording. It becomes one command buffer with one concurrent encoder when the
-//! backend synchronises; a recording that is dropped was never seen by the device.
+//! Executing a node only adds to the recording. It becomes a command buffer with one concurrent encoder when the backend
+//! synchronises, or several where it is long; a recording that is dropped was never seen by the device.
 
 use crate::device::{Buffer, CommandBuffer, ComputeEncoder, Device, DispatchMode, Queue, Result, Size};
 use crate::pipelines::{PipelineId, Pipelines};
 use crate::tensor::Slice;
 use crate::tracker::{Access, Columns, Touch, Tracker};
+use crate::work::{Step, cut};
 use std::ops::Range;
 use std::time::Duration;
 
@@ -46,8 +47,19 @@ pub(crate) struct Dispatch<B> {
     pub threadgroup_memory: Vec<(usize, usize)>,
     pub grid: Grid,
     pub threads: Size,
+    /// How long it takes, by estimate.
+    pub time: Duration,
     /// Whether a barrier stands before it.
     pub barrier: bool,
+}
+
+/// A range of the recording that becomes a command buffer.
+pub(crate) struct Part {
+    pub commands: Range<usize>,
+    /// The command buffer's name.
+    pub label: String,
+    /// How long it takes, by estimate.
+    pub time: Duration,
 }
 
 /// One recorded command.
@@ -57,6 +69,16 @@ enum Command<B> {
     Copy(Slice<B>, Slice<B>),
 }
 
+impl<B> Command<B> {
+    /// What a cut has to know about it. A copy is for a trace, which is no matter of time.
+    fn step(&self) -> Step {
+        match self {
+            Command::Dispatch(dispatch) => Step { time: dispatch.time, waits: dispatch.barrier },
+            Command::Copy(..) => Step { time: Duration::ZERO, waits: true },
+        }
+    }
+}
+
 /// What the device was given, in numbers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
@@ -64,7 +86,7 @@ pub struct Counts {
     pub submissions: u64,
     /// Dispatches.
     pub dispatches: u64,
-    /// Barriers between them.
+    /// Barriers between them, those in whose place one command buffer ends and another begins included.
     pub barriers: u64,
     /// Bytes of weights and tables that dispatches read, as often as they did.
     pub weight_bytes: u64,
@@ -152,11 +174,6 @@ impl<B: Buffer> Recorder<B> {
         })
     }
 
-    /// Commands that wait for submission.
-    pub fn len(&self) -> usize {
-        self.commands.len()
-    }
-
     /// What was recorded since the start.
     pub fn counts(&self) -> Counts {
         self.counts
@@ -183,41 +200,65 @@ impl<B: Buffer> Recorder<B> {
         self.tracker.reset();
     }
 
-    /// The ranges of commands between barriers, and what each does: the labels of its dispatches without the numbers of
-    /// layers, each once.
-    pub fn phases(&self) -> Vec<(Range<usize>, String)> {
-        let mut phases: Vec<(Range<usize>, Vec<String>)> = Vec::new();
+    /// All commands, cut into command buffers of no more than `limit` by estimate, under one name with their numbers where they
+    /// are several.
+    pub fn parts(&self, name: &str, limit: Duration) -> Vec<Part> {
+        let steps: Vec<Step> = self.commands.iter().map(Command::step).collect();
+        let ranges = cut(&steps, limit);
+        let label = |number: usize| match ranges.len() {
+            1 => name.to_owned(),
+            count => format!("{name} {number}/{count}"),
+        };
+        let part = |(number, (commands, time)): (usize, &(Range<usize>, Duration))| Part {
+            commands: commands.clone(),
+            label: label(number),
+            time: *time,
+        };
+        (1..).zip(&ranges).map(part).collect()
+    }
+
+    /// The ranges of commands between barriers, each under the labels of its dispatches without the numbers of layers, each
+    /// once.
+    pub fn phases(&self) -> Vec<Part> {
+        let mut phases: Vec<(Range<usize>, Vec<String>, Duration)> = Vec::new();
         for (index, command) in self.commands.iter().enumerate() {
-            let (alone, label) = match command {
-                Command::Dispatch(dispatch) => (dispatch.barrier, without_layer(&dispatch.label)),
-                Command::Copy(..) => (true, "trace".to_owned()),
+            let label = match command {
+                Command::Dispatch(dispatch) => without_layer(&dispatch.label),
+                Command::Copy(..) => "trace".to_owned(),
             };
-            match phases.last_mut().filter(|_| !alone) {
-                Some((range, labels)) => {
-                    range.end = index + 1;
+            let Step { time, waits } = command.step();
+            match phases.last_mut().filter(|_| !waits) {
+                Some((commands, labels, sum)) => {
+                    commands.end = index + 1;
+                    *sum = sum.saturating_add(time);
                     if !labels.contains(&label) {
                         labels.push(label);
                     }
                 }
-                None => phases.push((index..index + 1, vec![label])),
+                None => phases.push((index..index + 1, vec![label], time)),
             }
         }
-        phases.into_iter().map(|(range, labels)| (range, labels.join(" + "))).collect()
+        let part = |(commands, labels, time): (_, Vec<String>, _)| Part {
+            commands,
+            label: labels.join(" + "),
+            time,
+        };
+        phases.into_iter().map(part).collect()
     }
 
-    /// Hands a range of the commands to the device as one command buffer. The recording stays until
+    /// Hands a part of the commands to the device as one command buffer. The recording stays until
     /// [`clear`](Recorder::clear).
     pub fn submit<D>(
         &mut self,
-        range: Range<usize>,
+        part: &Part,
         queue: &D::Queue,
         pipelines: &Pipelines<D>,
-        label: &str,
     ) -> Result<SubmissionOf<D>>
     where
         D: Device<Buffer = B>,
     {
-        let mut commands = self.commands[range].iter().peekable();
+        let label = &part.label;
+        let mut commands = self.commands[part.commands.clone()].iter().peekable();
         let mut command_buffer = queue.new_command_buffer(label)?;
         while let Some(command) = commands.peek() {
             if let Command::Copy(from, to) = command {

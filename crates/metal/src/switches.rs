@@ -38,8 +38,10 @@ pub struct Switches {
     pub library: Option<PathBuf>,
     /// A folder whose files take the place of the kernel files of the same names; `SMELT_METAL_SOURCES`.
     pub sources: Option<PathBuf>,
-    /// How long the backend waits for the device; `SMELT_METAL_TIMEOUT_MS`.
+    /// How long the backend waits for a command buffer, whatever its work is; `SMELT_METAL_TIMEOUT_MS`.
     pub timeout: Option<Duration>,
+    /// The longest command buffer, by estimate on the slowest GPU; `SMELT_METAL_CUT_MS`.
+    pub cut: Option<Duration>,
 }
 
 impl Default for Switches {
@@ -61,6 +63,7 @@ impl Default for Switches {
             library: None,
             sources: None,
             timeout: None,
+            cut: None,
         }
     }
 }
@@ -90,7 +93,10 @@ impl Switches {
             },
         };
         let path = |name| get(name).filter(|path| !path.is_empty()).map(PathBuf::from);
-        let timeout = number("SMELT_METAL_TIMEOUT_MS")?;
+        let milliseconds = |name| {
+            let found = number(name);
+            found.map(|found| found.map(|milliseconds| Duration::from_millis(u64::from(milliseconds))))
+        };
         Ok(Switches {
             flash: !flag("SMELT_NO_FLASH", false)?,
             prefill_flash: !flag("SMELT_NO_PREFILL_FLASH", false)?,
@@ -107,7 +113,8 @@ impl Switches {
             capture: path("SMELT_METAL_CAPTURE"),
             library: path("SMELT_METALLIB_FILE"),
             sources: path("SMELT_METAL_SOURCES"),
-            timeout: timeout.map(|ms| Duration::from_millis(u64::from(ms))),
+            timeout: milliseconds("SMELT_METAL_TIMEOUT_MS")?,
+            cut: milliseconds("SMELT_METAL_CUT_MS")?,
         })
     }
 }
@@ -160,6 +167,7 @@ mod tests {
                 "20",
                 Switches { timeout: Some(Duration::from_millis(20)), ..default() },
             ),
+            ("SMELT_METAL_CUT_MS", "50", Switches { cut: Some(Duration::from_millis(50)), ..default() }),
         ] {
             assert_eq!(read(&[(name, value)]), Ok(expected), "{name}={value}");
         }

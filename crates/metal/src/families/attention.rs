@@ -62,8 +62,8 @@ kernel_args! {
         window: i32,
         splits: i32,
         has_sinks: i32,
-        /// Of a prompt whose tiles are several dispatches, the first of this one.
-        first_tile: i32,
+        /// The first token or tile of this dispatch, where those of a node are several.
+        first: i32,
         reserved: i32,
         scale: f32,
         /// 0 for none.

@@ -2,7 +2,7 @@
 //! tier and its geometry.
 
 use super::cache::{ByCache, Cache};
-use super::checks::{int, require};
+use super::checks::{int, require, share};
 use super::inputs::{host_values, index};
 use super::matmul::nothing;
 use crate::device::{Device, Result, Size};
@@ -24,6 +24,10 @@ const KEYS_PER_SPLIT: usize = 128;
 const MOST_SPLITS: usize = 16;
 /// Threadgroups that keep a GPU busy: beyond, splits only cost their joining.
 const ENOUGH_THREADGROUPS: usize = 512;
+/// How many times as long as in tiles an operation on floats takes at least: in the one-pass kernel, which has no matrix units, and
+/// in the one that has an element at a time.
+const FLASH_COST: u64 = 2;
+const CLASSIC_COST: u64 = 8;
 /// From so many queries a sequence on, on average, tiles are used: half a tile.
 const PREFILL_LEAST_QUERIES: usize = 8;
 
@@ -76,6 +80,26 @@ struct Operands<B> {
     sinks: Slice<B>,
     /// Rows of the cache that are read, at most, for the counts.
     keys_read: usize,
+    seen: Seen,
+}
+
+/// What the queries of a batch see, as far as it is known.
+#[derive(Clone, Copy, Debug, Default)]
+struct Seen {
+    /// The most keys of a query.
+    longest: usize,
+    /// Those of all queries together.
+    pairs: u64,
+}
+
+/// What a kernel does of a node: tokens or tiles, each for every head.
+#[derive(Clone, Copy, Debug)]
+struct Part {
+    /// How many.
+    count: usize,
+    /// Of so many.
+    of: usize,
+    operations: u64,
 }
 
 /// Attention of every query to the keys of its sequence.
@@ -97,10 +121,11 @@ pub(super) fn attention<D: Device>(
         sinks,
         q,
         keys_read: 0,
+        seen: Seen::default(),
     };
-    let longest = check(pass, op, &operands)?;
+    operands.seen = check(pass, op, &operands)?;
     operands.keys_read =
-        longest.saturating_mul(operands.pages.shape.rows).min(operands.cache.keys.shape.rows);
+        operands.seen.longest.saturating_mul(operands.pages.shape.rows).min(operands.cache.keys.shape.rows);
     let [key_row_bytes, value_row_bytes] = operands.cache.row_bytes()?;
     let page_len = pass.page_len();
     let args = AttentionArgs {
@@ -118,7 +143,7 @@ pub(super) fn attention<D: Device>(
         window: op.window.and_then(|window| i32::try_from(window).ok()).unwrap_or(i32::MAX),
         splits: 1,
         has_sinks: i32::from(op.sinks.is_some()),
-        first_tile: 0,
+        first: 0,
         reserved: 0,
         scale: op.scale,
         soft_cap: op.soft_cap.unwrap_or(0.0),
@@ -133,14 +158,47 @@ pub(super) fn attention<D: Device>(
     let prefill = kernels.prefill.as_deref().and_then(of_dim).filter(|_| many && switches.prefill_flash);
     if let Some(kernel) = prefill {
         let tiles = tokens / tile_queries(op.head_dim) + sequences;
-        let (groups, threads) = (Size::new(op.heads, tiles, 1), Size::width(PREFILL_SIMDGROUPS * 32));
-        return launch(pass, kernel, "", &args, &operands, None, groups, threads);
+        let threads = Size::width(PREFILL_SIMDGROUPS * 32);
+        return in_shares(pass, kernel, &args, &operands, [tiles, tile_queries(op.head_dim)], 1, threads);
     }
     if let Some(kernel) = of_dim(&kernels.flash).filter(|_| switches.flash) {
-        return flash(pass, kernel, args, &operands, longest);
+        return flash(pass, kernel, args, &operands);
     }
     let kernel = kernels.classic.get(dtype)?;
-    launch(pass, kernel, "", &args, &operands, None, Size::new(op.heads, tokens, 1), Size::width(32))
+    in_shares(pass, kernel, &args, &operands, [tokens, 1], CLASSIC_COST, Size::width(32))
+}
+
+/// Operations on floats of so many pairs of a query and a key it sees, in every head: two for each element of the key and of the
+/// value.
+fn operations(args: &AttentionArgs, pairs: u64) -> u64 {
+    let of_pair =
+        [args.head_dim, args.value_dim].iter().fold(0, |sum, &dim| sum + 2 * u64::from(dim.unsigned_abs()));
+    pairs.saturating_mul(of_pair).saturating_mul(u64::from(args.heads.unsigned_abs()))
+}
+
+/// Launches a kernel for all of `count` tokens or tiles of so many queries: in as many dispatches as take no longer than a command
+/// buffer may, were the longest of its queries like the longest of all.
+fn in_shares<D: Device>(
+    pass: &mut Pass<'_, D>,
+    kernel: PipelineId,
+    args: &AttentionArgs,
+    operands: &Operands<D::Buffer>,
+    [count, queries]: [usize; 2],
+    cost: u64,
+    threads: Size,
+) -> std::result::Result<(), BackendError> {
+    let Seen { longest, pairs } = operands.seen;
+    let most = operations(args, (longest as u64).saturating_mul(queries as u64)).saturating_mul(cost);
+    let all = operations(args, pairs).saturating_mul(cost);
+    let at_once = pass.at_once(most);
+    for first in (0..count).step_by(at_once) {
+        let args = AttentionArgs { first: int("first query", first)?, ..*args };
+        let number = at_once.min(count - first);
+        let part = Part { count: number, of: count, operations: most.saturating_mul(number as u64).min(all) };
+        let groups = Size::new(args.heads as usize, number, 1);
+        launch(pass, kernel, "", &args, operands, None, part, groups, threads)?;
+    }
+    Ok(())
 }
 
 /// A logit for each head.
@@ -161,9 +219,9 @@ fn flash<D: Device>(
     kernel: PipelineId,
     args: AttentionArgs,
     operands: &Operands<D::Buffer>,
-    longest: usize,
 ) -> std::result::Result<(), BackendError> {
     let (tokens, heads, dim) = (operands.q.shape.rows, args.heads as usize, args.value_dim as usize);
+    let Seen { longest, pairs } = operands.seen;
     let splits = match (pass.switches().split_attention, pass.switches().attention_chunks) {
         (false, _) => 1,
         (true, Some(chunks)) => chunks.min(longest.max(1)),
@@ -173,13 +231,16 @@ fn flash<D: Device>(
         }
     };
     let threads = Size::width(FLASH_SIMDGROUPS * 32);
-    let grid = Size::new(heads, tokens, splits);
     if splits == 1 {
-        return launch(pass, kernel, "", &args, operands, None, grid, threads);
+        return in_shares(pass, kernel, &args, operands, [tokens, 1], FLASH_COST, threads);
     }
+    // Few queries: far from what is too long for a dispatch.
+    let all = operations(&args, pairs).saturating_mul(FLASH_COST);
+    let (part, grid) =
+        (Part { count: tokens, of: tokens, operations: all }, Size::new(heads, tokens, splits));
     let args = AttentionArgs { splits: int("splits", splits)?, ..args };
     let partial = pass.scratch(DType::F32, Shape::new(tokens * heads * splits, dim + 2))?;
-    launch(pass, kernel, "split", &args, operands, Some(&partial), grid, threads)?;
+    launch(pass, kernel, "split", &args, operands, Some(&partial), part, grid, threads)?;
     let combine = pass.kernels().attention.combine;
     pass.launch(combine, "combine")
         .reads(0, &partial)
@@ -197,12 +258,16 @@ fn launch<D: Device>(
     args: &AttentionArgs,
     operands: &Operands<D::Buffer>,
     partial: Option<&Tensor<D::Buffer>>,
+    part: Part,
     groups: Size,
     threads: Size,
 ) -> std::result::Result<(), BackendError> {
+    let y = partial.unwrap_or(&operands.y);
+    let touched = |tensor: &Tensor<D::Buffer>| share(tensor.slice.length, part.count, part.of);
     pass.launch(kernel, step)
-        .reads(0, &operands.q)
-        .writes(1, partial.unwrap_or(&operands.y))
+        .operations(part.operations)
+        .reads_some(0, &operands.q, touched(&operands.q))
+        .writes_some(1, y, touched(y))
         .bytes(2, args)
         .reads_some(3, &operands.cache.keys, args.key_row_bytes as usize * operands.keys_read)
         .reads_some(4, &operands.cache.values, args.value_row_bytes as usize * operands.keys_read)
@@ -213,12 +278,12 @@ fn launch<D: Device>(
         .threadgroups(groups, threads)
 }
 
-/// Checks shapes, and what the host filled in. The most keys that a query sees, as far as it is known.
+/// Checks shapes, and what the host filled in. What the queries see.
 fn check<D: Device>(
     pass: &Pass<'_, D>,
     op: &Attention,
     operands: &Operands<D::Buffer>,
-) -> std::result::Result<usize, BackendError> {
+) -> std::result::Result<Seen, BackendError> {
     let Operands { q, y, positions, ranges, pages, cache, .. } = operands;
     let heads = op.kv_heads > 0 && op.heads.is_multiple_of(op.kv_heads);
     require(heads, "heads", format!("a multiple of {} KV heads", op.kv_heads), op.heads)?;
@@ -248,9 +313,12 @@ fn check<D: Device>(
     let limit = max_pages * page_len;
     let window = op.window.unwrap_or(usize::MAX);
     let values = [host_values(pass, 2)?, host_values(pass, 3)?, host_values(pass, 5)?];
-    let [Some(positions), Some(ranges), Some(pages)] = values else { return Ok(limit.min(window)) };
+    let [Some(positions), Some(ranges), Some(pages)] = values else {
+        let longest = limit.min(window);
+        return Ok(Seen { longest, pairs: (longest as u64).saturating_mul(q.shape.rows as u64) });
+    };
     let physical = cache.keys.shape.rows / page_len;
-    let mut longest = 0;
+    let mut seen = Seen::default();
     for sequence in 0..sequences {
         let end = index("query range", sequence + 1, ranges[sequence + 1], q.shape.rows + 1)?;
         let start = index("query range", sequence, ranges[sequence], end + 1)?;
@@ -258,7 +326,8 @@ fn check<D: Device>(
         for (token, &position) in positions.iter().enumerate().take(end).skip(start) {
             let position = index("position", token, position, limit)?;
             let first = (position + 1).saturating_sub(window);
-            longest = longest.max(position + 1 - first);
+            seen.longest = seen.longest.max(position + 1 - first);
+            seen.pairs += (position + 1 - first) as u64;
             (earliest, latest) = (earliest.min(first), latest.max(position + 1));
         }
         for logical in earliest / page_len..latest.div_ceil(page_len) {
@@ -266,7 +335,7 @@ fn check<D: Device>(
             index("page table", entry, pages[entry], physical)?;
         }
     }
-    Ok(longest)
+    Ok(seen)
 }
 
 #[cfg(test)]

@@ -18,3 +18,9 @@ pub(super) fn require(
 ) -> Result<(), BackendError> {
     if holds { Ok(()) } else { Err(invariant(what, expected, found)) }
 }
+
+/// Of bytes, the share of `count` of `of` equal parts.
+pub(super) fn share(bytes: usize, count: usize, of: usize) -> usize {
+    // No more than the bytes; the product of two counts fits.
+    (bytes as u128 * count.min(of) as u128 / of.max(1) as u128) as usize
+}

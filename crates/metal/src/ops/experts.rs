@@ -1,11 +1,11 @@
 //! Products with the matrices of chosen experts (`kernels/experts.metal`, `kernels/experts_gemm.metal`): which kernel serves how
 //! many choices, and its geometry.
 
-use super::checks::{int, require};
+use super::checks::{int, require, share};
 use super::elementwise::{Gate, gated_step};
 use super::formats::ByFormat;
 use super::inputs::{check_indices, check_operand};
-use super::matmul::{GEMM_LEAST_TOKENS, gemm_threadgroup_bytes, nothing, row_bytes};
+use super::matmul::{GEMM_LEAST_TOKENS, gemm_threadgroup_bytes, nothing, row_bytes, rows};
 use crate::device::{Device, Result, Size};
 use crate::families::experts::{
     CombineArgs, EXPERT_ROWS, EXPERT_SIMDGROUPS, ExpertArgs, GEMM, LIBRARY, ROUTE_MOST_EXPERTS,
@@ -58,6 +58,14 @@ struct Operands<B> {
     /// Bytes of weights that are read, at most: a matrix for each choice, or all of them.
     weight_bytes: usize,
     args: ExpertArgs,
+}
+
+impl<B> Operands<B> {
+    /// Operations on floats of so many choices.
+    fn operations(&self, choices: usize) -> u64 {
+        let counts = [choices, self.y.shape.cols, self.x.shape.cols];
+        counts.iter().fold(2, |product, &count| product.saturating_mul(count as u64))
+    }
 }
 
 /// Choices by their experts.
@@ -199,7 +207,9 @@ fn matvec<D: Device>(
         None => (EXPERT_ROWS, *args, &unused, &unused, 0),
     };
     let groups = Size::new(y.shape.cols.div_ceil(rows * EXPERT_SIMDGROUPS), y.shape.rows, 1);
+    let matrices = if gate.is_some() { 2 } else { 1 };
     pass.launch(kernel, "")
+        .operations(product.operations(y.shape.rows).saturating_mul(matrices))
         .reads_some(0, weight, *weight_bytes)
         .reads(1, x)
         .writes(2, y)
@@ -230,7 +240,7 @@ fn group<D: Device>(
     Ok(Groups { order, tiles })
 }
 
-/// Tiles of each group.
+/// Tiles of each group, in as many dispatches as take no longer than a command buffer may.
 fn gemm<D: Device>(
     pass: &mut Pass<'_, D>,
     kernel: PipelineId,
@@ -239,17 +249,26 @@ fn gemm<D: Device>(
     groups: &Groups<D::Buffer>,
 ) -> std::result::Result<(), BackendError> {
     let Operands { x, y, weight, bias, weight_bytes, args, .. } = product;
-    let tiles = Size::new(groups.tiles.shape.rows, y.shape.cols.div_ceil(GEMM_ROWS), 1);
-    pass.launch(kernel, step)
-        .reads_some(0, weight, *weight_bytes)
-        .reads(1, x)
-        .writes(2, y)
-        .bytes(3, args)
-        .reads(4, &groups.order)
-        .reads(5, &groups.tiles)
-        .reads(6, bias)
-        .threadgroup_memory(0, gemm_threadgroup_bytes(weight.format))
-        .threadgroups(tiles, Size::width(GEMM_THREADS))
+    let (count, of_tile) = (groups.tiles.shape.rows, product.operations(GEMM_TOKENS));
+    let at_once = pass.at_once(of_tile);
+    for first in (0..count).step_by(at_once) {
+        let number = at_once.min(count - first);
+        let tiles = rows(&groups.tiles, first, number)?;
+        let grid = Size::new(number, y.shape.cols.div_ceil(GEMM_ROWS), 1);
+        let touched = |bytes: usize| share(bytes, number, count);
+        pass.launch(kernel, step)
+            .operations(of_tile.saturating_mul(number as u64).min(product.operations(y.shape.rows)))
+            .reads_some(0, weight, touched(*weight_bytes))
+            .reads_some(1, x, touched(x.slice.length))
+            .writes_some(2, y, touched(y.slice.length))
+            .bytes(3, args)
+            .reads(4, &groups.order)
+            .reads(5, &tiles)
+            .reads(6, bias)
+            .threadgroup_memory(0, gemm_threadgroup_bytes(weight.format))
+            .threadgroups(grid, Size::width(GEMM_THREADS))?;
+    }
+    Ok(())
 }
 
 /// The weighted sum of what a token's experts give.

@@ -81,12 +81,7 @@ pub(super) fn batch_matmul<D: Device>(
     )?;
     let (m, n) = (a.shape.rows / op.batch, b.shape.rows / op.batch);
     for i in 0..op.batch {
-        let part = |tensor: &Tensor<D::Buffer>, rows: usize| {
-            tensor
-                .rows(i * rows, rows)
-                .ok_or_else(|| crate::pass::invariant("rows", i * rows + rows, tensor.shape))
-        };
-        let (a, b, y) = (part(&a, m)?, part(&b, n)?, part(&y, m)?);
+        let (a, b, y) = (rows(&a, i * m, m)?, rows(&b, i * n, n)?, rows(&y, i * m, m)?);
         let weight = Weight { slice: b.slice, format: Format::F32, rows: n, cols: b.shape.cols };
         let product = Product { weights: &[weight], biases: &[], gate: None };
         products(pass, "", &product, &a, &y)?;
@@ -104,7 +99,42 @@ pub(super) fn products<D: Device>(
     y: &Tensor<D::Buffer>,
 ) -> std::result::Result<(), BackendError> {
     check(product, x, y)?;
-    let tiled = product.gate.is_none() && is_tiled(pass, x.shape.rows);
+    let tokens = x.shape.rows;
+    let tiled = product.gate.is_none() && is_tiled(pass, tokens);
+    // Tokens that one dispatch takes, whole tiles of them: a dispatch of the widest matrix must not be too long either.
+    let widest = product.weights.iter().map(|weight| operations(weight, GEMM_TOKENS)).max().unwrap_or(0);
+    let at_once = pass.at_once(widest).saturating_mul(GEMM_TOKENS);
+    for first in (0..tokens).step_by(at_once) {
+        let count = at_once.min(tokens - first);
+        let (x, y) = (rows(x, first, count)?, rows(y, first, count)?);
+        of_tokens(pass, step, product, tiled, &x, &y)?;
+    }
+    Ok(())
+}
+
+/// Operations on floats of a product with so many tokens.
+fn operations<B>(weight: &Weight<B>, tokens: usize) -> u64 {
+    [weight.rows, weight.cols, tokens].iter().fold(2, |product, &count| product.saturating_mul(count as u64))
+}
+
+/// Some rows of an operand.
+pub(super) fn rows<B: crate::device::Buffer>(
+    x: &Tensor<B>,
+    first: usize,
+    count: usize,
+) -> std::result::Result<Tensor<B>, BackendError> {
+    x.rows(first, count).ok_or_else(|| crate::pass::invariant("rows", first.saturating_add(count), x.shape))
+}
+
+/// A product of tokens that one dispatch may take.
+fn of_tokens<D: Device>(
+    pass: &mut Pass<'_, D>,
+    step: &str,
+    product: &Product<'_, D::Buffer>,
+    tiled: bool,
+    x: &Tensor<D::Buffer>,
+    y: &Tensor<D::Buffer>,
+) -> std::result::Result<(), BackendError> {
     let (mut first, mut column) = (0, 0);
     for weights in product.weights.chunk_by(|a, b| !tiled && a.format == b.format) {
         let end = first + weights.len();
@@ -212,7 +242,9 @@ fn matvec<D: Device>(
     let y = columns(y, column, written)?;
     let groups =
         Size::new(simdgroups.div_ceil(MATVEC_SIMDGROUPS), tokens.div_ceil(MATVEC_TOKENS[variant]), 1);
+    let operations = product.weights.iter().map(|weight| operations(weight, tokens)).sum();
     pass.launch(kernel, step)
+        .operations(operations)
         .reads(0, weight(0))
         .reads(1, x)
         .writes(2, &y)
@@ -265,6 +297,7 @@ fn tiles<D: Device>(
     let bias = bias.map_or(&unused, |bias| &bias.slice);
     let y = columns(y, column, weight.rows)?;
     pass.launch(kernel, step)
+        .operations(operations(weight, tokens))
         .reads(0, weight)
         .reads(1, x)
         .writes(2, &y)

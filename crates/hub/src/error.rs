@@ -130,6 +130,15 @@ pub enum Error {
         /// Whether `HF_TOKEN` had a token.
         token: bool,
     },
+    /// The Hugging Face hub could not be reached, or the connection to it broke off.
+    HfUnreachable {
+        /// The repository.
+        repo: String,
+        /// What the client said of the last attempt.
+        cause: String,
+        /// The address of the hub, if `HF_ENDPOINT` sets it.
+        endpoint: Option<String>,
+    },
     /// Talking to the Hugging Face hub failed.
     Hf {
         /// The repository.
@@ -245,6 +254,13 @@ impl fmt::Display for Error {
                     f,
                     "the Hugging Face hub refuses access to `{repo}`; accept its terms there and {token}"
                 )
+            }
+            Self::HfUnreachable { repo, cause, endpoint } => {
+                f.write_str("no connection to the Hugging Face hub")?;
+                if let Some(endpoint) = endpoint {
+                    write!(f, " at {endpoint} (HF_ENDPOINT)")?;
+                }
+                write!(f, ", which `{repo}` comes from; check the network and its proxy: {cause}")
             }
             Self::Hf { repo, action, detail, endpoint } => {
                 write!(f, "Hugging Face hub, `{repo}`: {action} failed: {detail}")?;

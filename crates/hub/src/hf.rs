@@ -172,6 +172,14 @@ fn status_of(error: &ApiError) -> Option<u16> {
     status.trim().parse().ok()
 }
 
+/// Why there is no connection, if that is what an error says; known by its text, as a status is.
+fn no_connection(text: &str) -> Option<&str> {
+    const KINDS: [&str; 5] =
+        ["io: ", "timeout: ", "host not found", "connection failed", "CONNECT proxy failed"];
+    let cause = text.strip_prefix("request error: ")?;
+    KINDS.iter().any(|kind| cause.starts_with(kind)).then(|| cause.strip_prefix("io: ").unwrap_or(cause))
+}
+
 fn is_disk_full(error: &ApiError) -> bool {
     use std::io::ErrorKind::{QuotaExceeded, StorageFull};
     matches!(error, ApiError::IoError(e) if matches!(e.kind(), StorageFull | QuotaExceeded))
@@ -199,15 +207,33 @@ fn check_settings(options: &Options) -> Result<(), Error> {
 }
 
 fn hub_error(repo: &str, options: &Options, action: &str, error: &ApiError) -> Error {
-    let repo = repo.to_owned();
+    let (repo, endpoint) = (repo.to_owned(), options.hf_endpoint.clone());
     match status_of(error) {
-        Some(404) => Error::RepoNotFound { repo },
-        Some(401 | 403) => Error::AccessDenied { repo, token: options.hf_token.is_some() },
-        _ => Error::Hf {
-            repo,
-            action: action.to_owned(),
-            detail: error.to_string(),
-            endpoint: options.hf_endpoint.clone(),
-        },
+        Some(404) => return Error::RepoNotFound { repo },
+        Some(401 | 403) => return Error::AccessDenied { repo, token: options.hf_token.is_some() },
+        _ => {}
+    }
+    let detail = error.to_string();
+    match no_connection(&detail) {
+        Some(cause) => Error::HfUnreachable { repo, cause: cause.to_owned(), endpoint },
+        None => Error::Hf { repo, action: action.to_owned(), detail, endpoint },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::no_connection;
+
+    #[test]
+    fn a_hub_that_is_not_there_is_told_from_one_that_refuses() {
+        assert_eq!(no_connection("request error: io: Connection refused"), Some("Connection refused"));
+        for kind in ["timeout: connect", "host not found", "connection failed", "CONNECT proxy failed: 502"] {
+            assert_eq!(no_connection(&format!("request error: {kind}")), Some(kind));
+        }
+        for other in
+            ["request error: http status: 500", "request error: too many redirects", "Header ETag is missing"]
+        {
+            assert_eq!(no_connection(other), None);
+        }
     }
 }

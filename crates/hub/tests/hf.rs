@@ -163,18 +163,14 @@ fn no_such_quant() {
 
 #[test]
 fn hf() {
-    let (mut world, server) = world(&[("m.gguf", &gguf(1, 100_000))]);
-    // Nobody listens on a port that was just given back.
-    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    world.options.hf_endpoint = Some(format!("http://{free}"));
-    let error = world.resolve("hf:owner/repo").unwrap_err();
-    assert!(matches!(&error, Error::Hf { .. }), "{error:?}");
-    assert!(error.to_string().contains("`owner/repo`: listing its files failed"), "{error}");
+    let (world, server) = world(&[("m.gguf", &gguf(1, 100_000))]);
     // A transfer that never gets any further ends, and says what it was.
-    world.options.hf_endpoint = Some(server.endpoint.clone());
     server.set(|s| s.cut = Some((usize::MAX, 0)));
     let error = world.resolve("hf:owner/repo").unwrap_err();
-    assert!(error.to_string().contains("downloading m.gguf failed"), "{error}");
+    assert!(matches!(&error, Error::Hf { .. }), "{error:?}");
+    let text = error.to_string();
+    assert!(text.contains("`owner/repo`: downloading m.gguf failed: "), "{text}");
+    assert!(text.ends_with(&format!("(HF_ENDPOINT is {})", server.endpoint)), "{text}");
 }
 
 #[test]
@@ -196,12 +192,16 @@ fn settings_that_cannot_be_used_are_named() {
 }
 
 #[test]
-fn a_hub_that_does_not_answer_is_named_by_its_setting() {
+fn hf_unreachable() {
     let mut world = World::new();
     // Nobody listens on the port of a socket that is gone.
     let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     world.options.hf_endpoint = Some(format!("http://127.0.0.1:{port}"));
     let error = world.resolve("hf:owner/repo").unwrap_err();
-    assert!(matches!(error, Error::Hf { .. }), "{error:?}");
-    assert!(error.to_string().ends_with(&format!("(HF_ENDPOINT is http://127.0.0.1:{port})")), "{error}");
+    assert!(matches!(error, Error::HfUnreachable { .. }), "{error:?}");
+    let expected = format!(
+        "no connection to the Hugging Face hub at http://127.0.0.1:{port} (HF_ENDPOINT), which `owner/repo` comes from; \
+         check the network and its proxy: "
+    );
+    assert!(error.to_string().starts_with(&expected), "{error}");
 }

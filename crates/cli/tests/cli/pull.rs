@@ -34,3 +34,21 @@ fn steps_and_sizes_are_said_without_a_terminal() {
     assert_eq!(String::from_utf8(output.stdout).unwrap(), format!("{}\n", pulled.display()));
     assert_eq!(std::fs::read(pulled).unwrap(), model);
 }
+
+#[test]
+fn a_hub_that_cannot_be_reached_is_told_in_a_sentence() {
+    let dir = Dir::new();
+    let mut command = dir.command();
+    for name in ["http_proxy", "https_proxy", "all_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"] {
+        command.env_remove(name);
+    }
+    // Nobody listens there.
+    let command = command.env_remove("SMELT_OFFLINE").env("HF_ENDPOINT", "http://127.0.0.1:1");
+    let output = command.args(["pull", "hf:a/b"]).output().unwrap();
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    let message = stderr.lines().last().unwrap();
+    let expected = "error: no connection to the Hugging Face hub at http://127.0.0.1:1 (HF_ENDPOINT), which `a/b` comes \
+                    from; check the network and its proxy: ";
+    assert!(message.starts_with(expected), "{stderr}");
+    assert_eq!(output.status.code(), Some(1));
+}

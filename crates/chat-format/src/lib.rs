@@ -8,6 +8,7 @@ use chat::{Conversation, RenderOptions, Rendered, Template};
 use gguf::Metadata;
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 use tokenizer::{EncodeOptions, Tokenizer};
 
 /// Where GGUF files keep the template, and where the one for conversations with tools, if it is another.
@@ -96,6 +97,12 @@ impl ChatFormat {
     /// The template's source.
     pub fn source(&self) -> &str {
         &self.source
+    }
+
+    /// The same with another time for each conversation; see [`Template::with_patience`].
+    #[must_use]
+    pub fn with_patience(self, patience: Duration) -> ChatFormat {
+        ChatFormat { template: self.template.with_patience(patience), ..self }
     }
 
     /// Whether no conversation is rendered for now; see [`Template::is_stuck`].

@@ -46,6 +46,13 @@ pub enum Error {
         /// How many.
         renderings: usize,
     },
+    /// The conversation has more of the signs that control tokens are made of than can be told apart.
+    TooManyMarks {
+        /// How many.
+        found: usize,
+        /// How many there may be.
+        most: usize,
+    },
     /// A message is not a JSON object.
     NotAnObject {
         /// Index in the conversation.
@@ -86,6 +93,10 @@ impl fmt::Display for Error {
                 f,
                 "the chat template is not rendered now: {renderings} renderings that were given up still run, the most \
                  that are allowed"
+            ),
+            Self::TooManyMarks { found, most } => write!(
+                f,
+                "the conversation has {found} signs that control tokens begin or end with, expected at most {most}"
             ),
             Self::NotAnObject { index, found } => {
                 write!(f, "message {index} is {found}, expected an object with a role and a content")

@@ -26,6 +26,10 @@ use crate::template::{Inputs, Rendered};
 /// Renderings that one conversation may take.
 const MAX_RENDERINGS: usize = 200;
 
+/// Marks that one conversation may have where control tokens have some: each takes a hundred bytes here. Texts that fit in
+/// a context have fewer by far.
+const MAX_MARKS: usize = 1 << 20;
+
 /// Symbols that may serve as stand-ins, the ones least used in text first: Tai Xuan Jing, Yijing, domino tiles,
 /// alchemy, Braille, and at last rare Chinese characters.
 const STAND_INS: [(u32, u32); 6] = [
@@ -49,6 +53,10 @@ pub(crate) fn render(
     let tokens: Vec<&str> = control_tokens.iter().map(|t| &**t).filter(|t| !t.trim().is_empty()).collect();
     let finder = Finder::new(&tokens);
     let strings = strings_of(inputs);
+    let found = strings.iter().map(|text| finder.count(text)).sum();
+    if found > MAX_MARKS {
+        return Err(Error::TooManyMarks { found, most: MAX_MARKS });
+    }
     let units = finder.units_by_string(&strings);
     if units.is_empty() {
         return Ok(Rendered { text, literal: Vec::new() });
@@ -115,11 +123,21 @@ impl<'t> Finder<'t> {
         automaton.iter().flat_map(move |a| a.find_overlapping_iter(text)).map(|found| found.range())
     }
 
+    /// Bytes of a text at which there is a mark; some twice.
+    fn marks_in(&self, text: &str) -> impl Iterator<Item = usize> {
+        let marks = text.char_indices().filter(|(_, c)| self.marks.contains(c)).map(|(at, _)| at);
+        let words = self.words.iter().flat_map(move |words| words.find_overlapping_iter(text));
+        marks.chain(words.map(|word| word.start()))
+    }
+
+    /// Marks in a text, at least as many as there are places.
+    fn count(&self, text: &str) -> usize {
+        self.marks_in(text).count()
+    }
+
     /// Places in a text that get a stand-in.
     fn places(&self, number: usize, text: &str) -> Vec<Place> {
-        let marks = text.char_indices().filter(|(_, c)| self.marks.contains(c)).map(|(at, _)| at);
-        let words = self.words.iter().flat_map(|words| words.find_overlapping_iter(text)).map(|m| m.start());
-        let mut places: Vec<_> = marks.chain(words).map(|at| (number, at)).collect();
+        let mut places: Vec<_> = self.marks_in(text).map(|at| (number, at)).collect();
         places.sort_unstable();
         places.dedup();
         places
@@ -349,5 +367,37 @@ fn map_value(value: &Json, number: &mut usize, change: &mut impl FnMut(usize, &s
             Json::Object(out)
         }
         other => other.clone(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Conversation, RenderOptions};
+    use serde_json::json;
+    use std::cell::Cell;
+
+    #[test]
+    fn what_tells_nothing_about_the_places_ends_the_search() {
+        let conversation =
+            Conversation { messages: vec![json!({"role": "user", "content": "a<s>b"})], tools: None };
+        let inputs = Inputs::new(&conversation, &RenderOptions::default()).unwrap();
+        let tokens = ["<s>".to_owned()];
+        for error in [Error::Stuck { renderings: 4 }, Error::TooSlow { seconds: 60 }] {
+            let renderings = Cell::new(0);
+            let result = render(&inputs, "", &tokens, |_| {
+                renderings.set(renderings.get() + 1);
+                // The text itself, and then the search.
+                if renderings.get() == 1 { Ok("a<s>b".into()) } else { Err(error.clone()) }
+            });
+            assert_eq!((result, renderings.get()), (Err(error), 2));
+        }
+        // A template that fails where it finds no mark has looked for it: the text has its control token.
+        let looks = |inputs: &Inputs| {
+            let text = inputs.messages[0]["content"].as_str().unwrap_or_default().to_owned();
+            if text.contains('<') { Ok(text) } else { Err(Error::Raised("no mark".into())) }
+        };
+        let rendered = render(&inputs, "", &tokens, looks).unwrap();
+        assert_eq!(rendered.text, "a<s>b");
     }
 }

@@ -113,6 +113,13 @@ impl Template {
         Ok(Self { environment, source, patience: PATIENCE, runaways, max_runaways: MAX_RUNAWAYS })
     }
 
+    /// The same template, with another time for each conversation than a minute. Work is counted beside; this is for what
+    /// cannot be.
+    #[must_use]
+    pub fn with_patience(self, patience: Duration) -> Self {
+        Self { patience, ..self }
+    }
+
     /// Whether no conversation is rendered for now, since too many were given up and still take processors.
     pub fn is_stuck(&self) -> bool {
         self.runaways.load(Ordering::SeqCst) >= self.max_runaways
@@ -286,7 +293,7 @@ pub(crate) struct Inputs {
 }
 
 impl Inputs {
-    fn new(conversation: &Conversation, options: &RenderOptions) -> Result<Self, Error> {
+    pub(crate) fn new(conversation: &Conversation, options: &RenderOptions) -> Result<Self, Error> {
         if conversation.messages.is_empty() {
             return Err(Error::Empty);
         }

@@ -129,3 +129,18 @@ fn ambiguous_is_told_where_every_message_needs_its_own_renderings() {
     assert!(error.to_string().contains(&format!("after {renderings} renderings")), "{error}");
     assert!(render_with(template, messages[..20].to_vec(), &["<|x|>"]).is_ok());
 }
+
+#[test]
+fn too_many_marks_are_told() {
+    let render = |marks: usize| {
+        let messages = vec![json!({"role": "user", "content": "<".repeat(marks)})];
+        render_with("{{ messages[0].content | length }}", messages, &["<s>"])
+    };
+    assert_eq!(render(1 << 20).unwrap(), (1 << 20).to_string());
+    let error = render((1 << 20) + 1).unwrap_err();
+    assert_eq!(error, Error::TooManyMarks { found: 1_048_577, most: 1_048_576 });
+    assert!(
+        error.to_string().contains("1048577 signs") && error.to_string().contains("at most 1048576"),
+        "{error}"
+    );
+}

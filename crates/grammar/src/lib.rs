@@ -303,6 +303,12 @@ impl Rule {
             }
             Rule::Regex(regex) => {
                 check_length(regex, MAX_GRAMMAR)?;
+                // The parser would leave it out, and take what is before it.
+                if (regex.len() - regex.trim_end_matches('\\').len()) % 2 == 1 {
+                    return Err(Error::Invalid(
+                        "the regular expression ends in the middle of an escape, '\\'".into(),
+                    ));
+                }
                 Ok(TopLevelGrammar::from_regex(regex))
             }
         }

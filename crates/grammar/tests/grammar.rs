@@ -106,6 +106,18 @@ fn r23_blanks_in_a_text_have_an_end_too() {
 }
 
 #[test]
+fn a_regular_expression_that_ends_in_an_escape_is_refused() {
+    let grammars = Grammars::new(&tokenizer(true)).unwrap();
+    for (regex, text) in [(r"a\\", r"a\"), (r"a\/", "a/"), (r"a\\\\", r"a\\")] {
+        assert!(accepts(grammars.regex(regex).unwrap(), text), "{regex}");
+    }
+    for regex in [r"\", r"a\", r"a\\\"] {
+        let error = grammars.regex(regex).unwrap_err();
+        assert!(error.to_string().contains("ends in the middle of an escape"), "{regex}: {error}");
+    }
+}
+
+#[test]
 fn grammars_and_regular_expressions_are_followed() {
     let grammars = Grammars::new(&tokenizer(true)).unwrap();
     assert!(accepts(grammars.regex("[0-9]{2}(a|b)").unwrap(), "42b"));

@@ -142,7 +142,7 @@ impl AsRef<[u8]> for MappedPart {
 
 impl Engine {
     /// Opens a GGUF file and makes it ready. `progress` is told how many steps of how many are done: weights that were
-    /// registered, and then nodes of the graph that were prepared.
+    /// registered, and then nodes of the graph that were prepared. How many there are can become fewer, not more.
     ///
     /// # Errors
     /// Whatever keeps a graph from being built is told here, not at the first forward.
@@ -232,7 +232,8 @@ impl Engine {
             scheduler.register_part(part)?;
         }
         // An accelerator is given what it will read: with a part of the layers it has no room for more.
-        let readers = Scheduler::readers(&model.graph(&setup.params(1, 1, 1, &wanted))?);
+        let graph = model.graph(&setup.params(1, 1, 1, &wanted))?;
+        let readers = Scheduler::readers(&graph);
         // Every weight under its own name, and once more under that by which a part of it is known.
         let again = cuts.iter().filter(|cut| cut.name != cut.tensor);
         let again =
@@ -240,8 +241,10 @@ impl Engine {
         let weights: Vec<_> =
             model.weights().iter().map(|weight| (&weight.name, weight)).chain(again).collect();
         let total = weights.len();
+        // Nodes that are made one count as one later: what is done is then a larger part than was told, never a smaller.
+        let all = total + graph.nodes().len();
         for (done, (name, weight)) in weights.into_iter().enumerate() {
-            progress(done, total);
+            progress(done, all);
             let Some(info) = file.tensor(&weight.name) else {
                 let source = models::Error::MissingTensor { name: weight.name.clone() };
                 return Err(Error::Model { path: path.to_path_buf(), source });

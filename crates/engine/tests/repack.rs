@@ -45,7 +45,9 @@ fn progress_goes_on_through_the_graph_and_ends() {
     assert!(told.is_sorted(), "{told:?}");
     let &(done, total) = told.last().unwrap();
     assert_eq!(done, total);
-    assert!(told.first().unwrap().1 < total, "first weights alone, then nodes too: {told:?}");
+    // A bar never goes back.
+    assert!(told.is_sorted_by(|(done, all), (more, fewer)| done * fewer <= more * all), "{told:?}");
+    assert!(told.iter().any(|&(done, _)| 0 < done && done < total), "{told:?}");
 }
 
 /// Logits and notices of a start with a file for packed weights.

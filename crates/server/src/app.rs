@@ -25,10 +25,13 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
-use tokio::sync::{Notify, Semaphore};
+use tokio::sync::{Notify, Semaphore, watch};
 
 /// Grammars that are compiled at a time.
 const COMPILERS: usize = 2;
+
+/// Bytes that all grammars have together, by what each is counted as.
+const GRAMMAR_ROOM: usize = 1 << 30;
 
 /// Routes that are asked all the time. Nobody waits for their answers at the end.
 const PROBES: [&str; 3] = ["/health", "/metrics", "/slots"];
@@ -51,12 +54,16 @@ pub struct App {
     in_flight: AtomicUsize,
     /// Told when the last request has ended.
     pub idle: Notify,
+    /// Whether what still runs has to end, since the server does.
+    over: watch::Sender<bool>,
     /// Turning text into tokens takes processors from everything else: so many at a time.
     preparing: Arc<Semaphore>,
     /// So are grammars.
     compiling: Arc<Semaphore>,
     /// What requests take of it.
     pub memory: Memory,
+    /// What grammars take of it.
+    grammars: Memory,
     /// The latest responses.
     pub responses: Store,
 }
@@ -114,6 +121,7 @@ impl App {
     pub fn new(options: crate::ServerOptions, guard_host: bool) -> App {
         App {
             memory: Memory::new(options.max_request_bytes),
+            grammars: Memory::of_bytes(GRAMMAR_ROOM, "grammars and schemas"),
             options,
             guard_host,
             metrics: Arc::default(),
@@ -121,6 +129,7 @@ impl App {
             draining: AtomicBool::new(false),
             in_flight: AtomicUsize::new(0),
             idle: Notify::new(),
+            over: watch::Sender::new(false),
             preparing: Arc::new(Semaphore::new(std::thread::available_parallelism().map_or(1, usize::from))),
             compiling: Arc::new(Semaphore::new(COMPILERS)),
             responses: Store::default(),
@@ -139,6 +148,20 @@ impl App {
 
     pub fn is_draining(&self) -> bool {
         self.draining.load(Ordering::SeqCst)
+    }
+
+    /// From now on nothing is answered to its end.
+    pub fn cut_off(&self) {
+        self.over.send_replace(true);
+    }
+
+    /// Ends when answers have to.
+    pub fn over(&self) -> impl Future<Output = ()> + Send + 'static {
+        let mut over = self.over.subscribe();
+        async move {
+            // Its sender lives as long as there is anybody to answer.
+            let _ = over.wait_for(|over| *over).await;
+        }
     }
 
     /// Requests that are being answered.
@@ -308,7 +331,9 @@ async fn constrain(
     let work = blocking(move || {
         // As for `prepare`.
         let _turn = turn;
-        let constraint = form.compile(shared.model()?, &stopped)?;
+        let mut account = shared.grammars.account();
+        account.grow(form.memory(requests.iter().map(|request| request.choices).sum()))?;
+        let constraint = form.compile(shared.model()?, account, &stopped)?;
         // Copies take a while too.
         if let Some((last, others)) = requests.split_last_mut() {
             others.iter_mut().for_each(|request| request.constraint = Some(constraint.fork()));
@@ -507,6 +532,29 @@ pub async fn drained(app: &App, limit: Duration) {
 mod tests {
     use super::*;
     use grammar::Rule;
+
+    #[test]
+    fn grammars_take_no_more_than_their_room() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+        let app = Arc::new(App::new(crate::ServerOptions::default(), false));
+        let compile_for = |choices| {
+            let form = Form { rule: Rule::Regex("a".into()), field: "response_format.regex" };
+            let request = engine::Request::new(vec![1], engine::GenerateOptions::default());
+            let request = engine::Request { choices, ..request };
+            runtime.block_on(constrain(&app, Some(form), vec![request])).map(|_| ()).unwrap_err()
+        };
+        let compile = || compile_for(1);
+        // There is room, but no model.
+        assert_eq!((compile().code, compile_for(1000).code), (Some("model_loading"), Some("model_loading")));
+        assert_eq!(compile_for(1100).status, StatusCode::PAYLOAD_TOO_LARGE);
+        let mut others = app.grammars.account();
+        others.grow(GRAMMAR_ROOM - (1 << 20)).unwrap();
+        let refused = compile();
+        assert_eq!((refused.status, refused.code), (StatusCode::SERVICE_UNAVAILABLE, Some("overloaded")));
+        assert!(refused.message.contains("grammars and schemas"), "{}", refused.message);
+        drop(others);
+        assert_eq!(compile().code, Some("model_loading"));
+    }
 
     #[test]
     fn who_needs_no_grammar_waits_for_none_and_others_not_for_ever() {

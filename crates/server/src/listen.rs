@@ -163,13 +163,15 @@ impl Server {
         tracing::info!(in_flight = self.app.in_flight(), "draining");
         let limit = self.app.options.drain_timeout;
         runtime.block_on(drained(&self.app, limit));
+        let cut_off = self.app.in_flight();
+        self.app.cut_off();
         // Nobody listens after a panic there, which was reported where it happened.
         let _ = self.closing.send(true);
         if let Some(accepting) = self.accepting.take() {
             let _ = runtime.block_on(accepting);
         }
-        tracing::info!(cut_off = self.app.in_flight(), "stopped");
-        // Requests that would not end are dropped with the runtime.
+        tracing::info!(cut_off, "stopped");
+        // Those that still do not end are dropped with the runtime.
         runtime.shutdown_timeout(Duration::from_secs(2));
     }
 }

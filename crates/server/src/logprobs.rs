@@ -236,3 +236,103 @@ impl Serialize for ByText<'_> {
         fields.end()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::http::to_json;
+    use crate::memory::Memory;
+    use gguf::{Array, Header, Value, Writer};
+    use serde_json::json;
+
+    fn tokenizer() -> Tokenizer {
+        let mut file = Writer::new();
+        let texts = ["a", "b", "\u{c3}", "\u{a9}"].map(str::to_owned).to_vec();
+        file.metadata("tokenizer.ggml.model", Value::String("gpt2".into()))
+            .metadata("tokenizer.ggml.pre", Value::String("gpt-2".into()))
+            .metadata("tokenizer.ggml.tokens", Value::Array(Array::String(texts)))
+            .metadata("tokenizer.ggml.token_type", Value::Array(Array::I32(vec![1; 4])))
+            .metadata("tokenizer.ggml.merges", Value::Array(Array::String(Vec::new())));
+        Tokenizer::from_metadata(Header::parse(&file.to_bytes().unwrap()).unwrap().metadata()).unwrap()
+    }
+
+    fn token(id: u32) -> Token {
+        let top = [id, 2, 3].map(|id| TokenLogProb { id, log_prob: -1.5 }).to_vec();
+        Token { id, logprob: Some(-0.25), top }
+    }
+
+    #[test]
+    fn where_there_is_no_room_they_end_and_it_is_told() {
+        let tokenizer = tokenizer();
+        let memory = Memory::of_bytes(1 << 10, "tests");
+        let mut account = memory.account();
+        let mut logprobs = LogProbs::default();
+        for offset in 0..10_000 {
+            logprobs.push(token(0), offset, &tokenizer, &mut account);
+        }
+        let kept = 10_000 - logprobs.dropped();
+        assert!((50..200).contains(&kept), "{kept}");
+        let (chat, text) = (to_json(&logprobs.of_chat(&tokenizer)), to_json(&logprobs.of_text(&tokenizer)));
+        let (chat, text): (serde_json::Value, serde_json::Value) =
+            (serde_json::from_str(&chat).unwrap(), serde_json::from_str(&text).unwrap());
+        assert_eq!(
+            (chat["content"].as_array().unwrap().len(), &chat["dropped"]),
+            (kept, &json!(logprobs.dropped()))
+        );
+        assert_eq!(
+            (text["tokens"].as_array().unwrap().len(), &text["dropped"]),
+            (kept, &json!(logprobs.dropped()))
+        );
+        // As many bytes as were counted, at least.
+        assert!(chat.to_string().len() < account.bytes());
+        logprobs.forget(&tokenizer, &mut account);
+        assert_eq!(account.bytes(), 0);
+    }
+
+    #[test]
+    fn they_are_told_with_their_text() {
+        let tokenizer = tokenizer();
+        let mut account = Memory::of_bytes(1 << 20, "tests").account();
+        let mut logprobs = LogProbs::default();
+        for (id, offset) in [(0, 0), (2, 1), (3, 1), (1, 2)] {
+            logprobs.push(token(id), offset, &tokenizer, &mut account);
+        }
+        let offsets = |logprobs: &LogProbs| {
+            let json = to_json(&logprobs.of_text(&tokenizer));
+            serde_json::from_str::<serde_json::Value>(&json).unwrap()["text_offset"].clone()
+        };
+        assert!(logprobs.begun_within(0).is_empty());
+        assert_eq!(offsets(&logprobs.begun_within(2)), json!([0, 1, 1]));
+        assert_eq!(offsets(&logprobs), json!([2]));
+        logprobs.cut(2, &tokenizer);
+        assert!(logprobs.is_empty());
+    }
+
+    #[test]
+    fn they_are_written_as_each_api_has_them() {
+        let tokenizer = tokenizer();
+        let mut account = Memory::of_bytes(1 << 20, "tests").account();
+        let mut logprobs = LogProbs::default();
+        let never = Token { logprob: Some(f64::NEG_INFINITY), ..token(1) };
+        logprobs.push(never, 0, &tokenizer, &mut account);
+        let json = |text: String| serde_json::from_str::<serde_json::Value>(&text).unwrap();
+        let entry = |token: &str, bytes: &[u8], logprob: f64| json!({"token": token, "logprob": logprob, "bytes": bytes});
+        let mut whole = entry("b", b"b", -9999.0);
+        whole["top_logprobs"] = json!([
+            entry("b", b"b", -1.5),
+            entry("\u{fffd}", &[0xc3], -1.5),
+            entry("\u{fffd}", &[0xa9], -1.5)
+        ]);
+        assert_eq!(
+            json(to_json(&logprobs.of_chat(&tokenizer))),
+            json!({"content": [whole], "refusal": null})
+        );
+        assert_eq!(json(to_json(&logprobs.list(&tokenizer))), json!([whole]));
+        let text = json!({
+            "tokens": ["b"], "token_logprobs": [-9999.0], "text_offset": [0],
+            // Halves of characters look alike.
+            "top_logprobs": [{"b": -1.5, "\u{fffd}": -1.5}],
+        });
+        assert_eq!(json(to_json(&logprobs.of_text(&tokenizer))), text);
+    }
+}

@@ -23,6 +23,8 @@ const MIB: usize = (1 << 20) / UNIT;
 pub struct Memory {
     units: Arc<Semaphore>,
     total: usize,
+    /// What it is for, in words.
+    purpose: &'static str,
 }
 
 /// What one request has of the room, given back with it.
@@ -36,12 +38,13 @@ pub struct Account {
 impl Memory {
     /// Room for requests whose bodies have at most `limit` bytes.
     pub fn new(limit: usize) -> Memory {
-        Memory::of_units(ROOM.max(limit.saturating_mul(2)).div_ceil(UNIT))
+        Memory::of_bytes(ROOM.max(limit.saturating_mul(2)), "large requests")
     }
 
-    fn of_units(units: usize) -> Memory {
-        let total = units.min(Semaphore::MAX_PERMITS);
-        Memory { units: Arc::new(Semaphore::new(total)), total }
+    /// Room for so many bytes.
+    pub fn of_bytes(bytes: usize, purpose: &'static str) -> Memory {
+        let total = bytes.div_ceil(UNIT).min(Semaphore::MAX_PERMITS);
+        Memory { units: Arc::new(Semaphore::new(total)), total, purpose }
     }
 
     /// The account of a request, which has taken nothing.
@@ -71,7 +74,7 @@ impl Account {
                 .ok()
                 .and_then(|missing| Arc::clone(&self.memory.units).try_acquire_many_owned(missing).ok());
             let Some(taken) = taken else {
-                let message = "large requests have all memory that is set aside for them";
+                let message = format!("others have the memory that is set aside for {}", self.memory.purpose);
                 return Err(ApiError::unavailable("overloaded", message, 1));
             };
             match &mut self.held {
@@ -145,7 +148,7 @@ mod tests {
 
     #[test]
     fn large_requests_share_their_room_and_small_ones_need_none() {
-        let memory = Memory::of_units(3);
+        let memory = Memory::of_bytes(3 * UNIT, "tests");
         let account = |bytes: usize| {
             let mut account = memory.account();
             [bytes / 2, bytes - bytes / 2].into_iter().try_for_each(|part| account.grow(part))?;
@@ -155,6 +158,7 @@ mod tests {
         let mut large = account(SMALL + 2 * UNIT + 1).unwrap();
         let refused = account(SMALL + 1).unwrap_err();
         assert_eq!((refused.status, refused.retry_after), (StatusCode::SERVICE_UNAVAILABLE, Some(1)));
+        assert!(refused.message.contains("set aside for tests"), "{}", refused.message);
         large.shrink(1);
         let other = account(SMALL + 1).unwrap();
         // What could not be had was not taken.
@@ -167,7 +171,7 @@ mod tests {
 
     #[test]
     fn what_never_fits_is_not_to_be_tried_again() {
-        let error = Memory::of_units(3).account().grow(SMALL + 3 * UNIT + 1).unwrap_err();
+        let error = Memory::of_bytes(3 * UNIT, "tests").account().grow(SMALL + 3 * UNIT + 1).unwrap_err();
         assert_eq!((error.status, error.retry_after), (StatusCode::PAYLOAD_TOO_LARGE, None));
         // Whatever the limit, a body of that size fits.
         let memory = Memory::new(1 << 30);

@@ -6,6 +6,7 @@ use chat_format::ChatFormat;
 use engine::{BatchEngine, BatchOptions, Engine, MemoryUse, Pooling};
 use grammar::Grammars;
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 use tokenizer::Tokenizer;
 
 /// A model, ready to answer.
@@ -40,6 +41,9 @@ pub struct ModelOptions {
     pub aliases: Vec<String>,
     /// A chat template in place of the model's own.
     pub template: Option<String>,
+    /// Longest time to render a conversation; by default a minute. Renderings are bounded by their work, so this is for what
+    /// escapes that.
+    pub template_patience: Option<Duration>,
     /// How requests share the device.
     pub batch: BatchOptions,
 }
@@ -64,6 +68,11 @@ impl Model {
                 (format, with_tools.filter(|_| !same))
             }
         };
+        let patient = |format: ChatFormat| match options.template_patience {
+            Some(patience) => format.with_patience(patience),
+            None => format,
+        };
+        let (format, tool_format) = (format.map(patient), tool_format.map(patient));
         Ok(Model {
             name: options.name,
             aliases: options.aliases,

@@ -39,6 +39,8 @@ pub struct Run {
     reply: Box<dyn Assemble>,
     deadline: Pin<Box<Sleep>>,
     limit: Duration,
+    /// Ends when the server does.
+    over: Pin<Box<dyn Future<Output = ()> + Send>>,
     _time: WholeTime,
 }
 
@@ -130,6 +132,7 @@ impl Run {
             reply: Box::new(reply),
             deadline: Box::pin(sleep(limit)),
             limit,
+            over: Box::pin(app.over()),
             _time: time,
         })
     }
@@ -187,6 +190,13 @@ impl Run {
             Poll::Ready(None) => {
                 let error = engine::Error::Stopped { reason: "it ended before the answer did".into() };
                 Poll::Ready(Err(ApiError::engine(&error, "")))
+            }
+            Poll::Pending if self.over.as_mut().poll(context).is_ready() => {
+                let message = format!(
+                    "the server is shutting down, and the answer has not ended in the time left to it, with {} tokens so far",
+                    self.reply.completion_tokens()
+                );
+                Poll::Ready(Err(ApiError::unavailable("shutting_down", message, 10)))
             }
             Poll::Pending => match self.deadline.as_mut().poll(context) {
                 Poll::Pending => Poll::Pending,

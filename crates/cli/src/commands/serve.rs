@@ -35,8 +35,13 @@ pub fn run(args: &ServeArgs, output: &Output) -> Result<()> {
     let options = LoadOptions { cache_tokens: Some(cache_tokens), ..options };
     let engine = load::engine_of(&args.model, &args.load, options, output)?;
     let mut names = names(args, &path).into_iter();
-    let options =
-        ModelOptions { name: names.next().unwrap_or_default(), aliases: names.collect(), template, batch };
+    let options = ModelOptions {
+        name: names.next().unwrap_or_default(),
+        aliases: names.collect(),
+        template,
+        template_patience: None,
+        batch,
+    };
     server.ready(Model::new(engine, options)?);
     // Ctrl-C is the server's: the first one lets answers end.
     let _polled = interrupt::polled();

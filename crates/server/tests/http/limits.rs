@@ -1,10 +1,12 @@
 //! What happens where something is full, long, slow or late.
 
 use crate::client::{begin, get, post, post_bytes, request, send};
-use crate::util::{anywhere, ask, chat, content, is_idle, load, shared, start, wait_for};
+use crate::util::{
+    anywhere, ask, chat, content, is_idle, load, shared, start, start_with, start_with_template, wait_for,
+};
 use engine::BatchOptions;
 use serde_json::json;
-use server::{Error, Server, ServerOptions};
+use server::{Error, ModelOptions, Server, ServerOptions};
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
@@ -241,6 +243,80 @@ fn a_request_that_is_on_its_way_when_the_server_ends_is_answered() {
         assert!(answer.contains("connection: close"), "{answer}");
     }
     stopping.join().unwrap();
+}
+
+/// Takes seconds for a message of `slow`: lists of which each holds the one before twice are compared, which no budget
+/// counts.
+const SLOW_TEMPLATE: &str = "{% if messages[0].content == 'slow' %}{% set ns = namespace(a=[1], b=[1]) %}\
+    {% for i in range(22) %}{% set ns.a = [ns.a, ns.a] %}{% set ns.b = [ns.b, ns.b] %}{% endfor %}\
+    {{ ns.a == ns.b }}{% endif %}{{ messages[0].content }}";
+
+#[test]
+fn health_is_told_while_renderings_have_all_processors() {
+    let server = start_with_template(SLOW_TEMPLATE);
+    let address = server.address();
+    let start = Instant::now();
+    // As many as are rendered at a time.
+    let renderings: Vec<_> = (0..std::thread::available_parallelism().unwrap().get())
+        .map(|_| begin(address, "/apply-template", &ask("slow", &json!({}))))
+        .collect();
+    for path in ["/health", "/metrics", "/slots", "/v1/models"].repeat(5) {
+        assert_eq!(get(address, path).status, 200, "{path}");
+    }
+    let told = start.elapsed();
+    for rendering in renderings {
+        let rendered = rendering.read();
+        assert_eq!((rendered.status, &rendered.json()["prompt"]), (200, &json!("Trueslow")));
+    }
+    assert!(told < start.elapsed() / 2, "told after {told:?}, rendered after {:?}", start.elapsed());
+}
+
+#[test]
+fn a_template_whose_renderings_do_not_end_is_told_until_they_do() {
+    let options = ModelOptions {
+        template: Some(SLOW_TEMPLATE.into()),
+        template_patience: Some(Duration::from_millis(50)),
+        ..ModelOptions::default()
+    };
+    let server = start_with(options);
+    let address = server.address();
+    assert_eq!(get(address, "/health").json()["status"], "ok");
+    let health = (0..100).find_map(|_| {
+        let late = chat(address, "slow", &json!({}));
+        assert_eq!((late.status, late.header("retry-after")), (503, Some("10")), "{}", late.body);
+        assert_eq!(late.json()["error"]["code"], "template_timeout");
+        Some(get(address, "/health")).filter(|health| health.status == 503)
+    });
+    assert_eq!(health.expect("it is not told").json()["status"], "stuck");
+    let start = Instant::now();
+    while get(address, "/health").status == 503 || chat(address, "Hi", &json!({})).status == 503 {
+        assert!(start.elapsed() < Duration::from_secs(100), "it stays stuck");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+#[test]
+fn answers_that_do_not_end_in_time_are_cut_off_with_a_word() {
+    let options = ServerOptions { drain_timeout: Duration::from_millis(300), ..anywhere() };
+    let mut server = start("smollm2", 2048, BatchOptions::default(), options);
+    let request = |stream| ask("Hi", &json!({"max_tokens": 2000, "ignore_eos": true, "stream": stream}));
+    let whole = begin(server.address(), "/v1/chat/completions", &request(false));
+    let mut streamed = begin(server.address(), "/v1/chat/completions", &request(true));
+    streamed.wait_for("content");
+    wait_for(server.address(), "both", Duration::from_secs(30), |slots| {
+        slots["slots"][1]["state"] == "decode"
+    });
+    server.shut_down();
+    let whole = whole.read();
+    assert_eq!((whole.status, whole.header("retry-after")), (503, Some("10")), "{}", whole.body);
+    let last = streamed.read().events().pop().unwrap();
+    for error in [&whole.json()["error"], &last["error"]] {
+        assert_eq!(error["code"], "shutting_down", "{error}");
+        assert!(
+            error["message"].as_str().unwrap().contains("has not ended in the time left to it"),
+            "{error}"
+        );
+    }
 }
 
 #[test]

@@ -28,8 +28,12 @@ pub fn start(alias: &str, context: usize, batch: BatchOptions, options: ServerOp
 
 /// A server of its own whose SmolLM2 has another chat template.
 pub fn start_with_template(template: &str) -> Server {
+    start_with(ModelOptions { template: Some(template.to_owned()), ..ModelOptions::default() })
+}
+
+/// A server of its own with a SmolLM2 that is served so.
+pub fn start_with(options: ModelOptions) -> Server {
     let server = Server::bind(anywhere()).unwrap();
-    let options = ModelOptions { template: Some(template.to_owned()), ..ModelOptions::default() };
     server.ready(load_with("smollm2", 1024, options));
     server
 }

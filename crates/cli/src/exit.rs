@@ -64,7 +64,25 @@ pub fn describe(error: &Error) -> String {
         }
         cause = error.source();
     }
+    if is_out_of_address_space(error) {
+        text.push_str(
+            "; models are mapped into memory: the process needs address space for the file (`ulimit -v`)",
+        );
+    }
     text
+}
+
+/// Whether a model's file could not be mapped, which takes addresses and no memory.
+fn is_out_of_address_space(error: &Error) -> bool {
+    let mut file = match error {
+        Error::Gguf(error) | Error::Engine(engine::Error::File(error)) => error,
+        Error::Hint { error, .. } => return is_out_of_address_space(error),
+        _ => return false,
+    };
+    while let gguf::Error::InFile { error, .. } = file {
+        file = error;
+    }
+    matches!(file, gguf::Error::Io(error) if error.kind() == ErrorKind::OutOfMemory)
 }
 
 fn one_line(text: &str) -> String {

@@ -3,6 +3,7 @@
 //! `args.rs` has every flag, `commands/` a file per command. Answers go to stdout, everything else to stderr.
 //! This crate does not know how anything is computed.
 
+mod allocator;
 mod args;
 mod commands;
 mod error;
@@ -20,6 +21,9 @@ use args::{Cli, Command};
 use clap::Parser;
 use output::Output;
 use std::process::ExitCode;
+
+#[global_allocator]
+static ALLOCATOR: allocator::Allocator = allocator::Allocator;
 
 fn main() -> ExitCode {
     interrupt::install();

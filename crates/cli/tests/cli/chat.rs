@@ -39,6 +39,36 @@ fn the_second_turn_prefills_only_what_is_new() {
 }
 
 #[test]
+fn the_stats_are_those_of_the_last_answer_that_is_left() {
+    let dir = ok_model();
+    let script = "Hello\n/stats\nAgain\n/undo\n/stats\n/undo\n/stats\nHello\n/regen\n/save a.json\n/stats\n/clear\n/stats\n\
+                  /load a.json\n/stats\nAgain\n/undo\n/stats\n";
+    let text = dir.smelt_with(&["chat", "m.gguf", "--temp", "0"], script).ok();
+    let context: Vec<usize> = text
+        .lines()
+        .filter_map(|line| line.strip_prefix("context: "))
+        .map(|line| line.split_whitespace().next().unwrap().parse().unwrap())
+        .collect();
+    let first = question("Hello") + 2;
+    // Of what was loaded nothing was computed here.
+    assert_eq!(context, [first, first, 0, first, 0, 0, 0], "{text}");
+    assert_eq!(text.matches("generated: 3 tokens").count(), 3, "{text}");
+    // The first answer's, word for word, times included.
+    let told =
+        |at: usize| text.split("Ok\n").nth(at).unwrap().split_inclusive('\n').take(4).collect::<String>();
+    assert_eq!(told(1), told(2), "{text}");
+}
+
+#[test]
+fn an_answer_ends_its_line_once() {
+    let dir = Dir::new();
+    dir.file("m.gguf", tiny::scripted(&[&bytes("\nOk!\n")[..], &[END]].concat()));
+    // The answer goes round between its first and its last line break.
+    let outcome = dir.smelt_with(&["chat", "m.gguf", "--temp", "0", "-n", "4"], "Hello\nAgain\n");
+    assert_eq!(outcome.ok(), "Ok!\nOk!\n");
+}
+
+#[test]
 fn a_conversation_can_be_saved_changed_and_loaded() {
     let dir = ok_model();
     let script = "/system Be.\nHello\nMore\n/undo\n/save a.json\n/clear\n/save b.json\n/load a.json\n/regen\n/save c.json\n";

@@ -155,3 +155,41 @@ fn lines_that_come_in_one_piece_are_all_read() {
         outcome.ok();
     }
 }
+
+/// The outcome of the program with so many KiB of address space: where the system has such a limit and keeps to it.
+#[cfg(target_os = "linux")]
+fn limited(dir: &Dir, kibibytes: usize, args: &[&str]) -> (Option<i32>, String) {
+    let program = dir.command();
+    let mut command = std::process::Command::new("sh");
+    command.args(["-c", "ulimit -v $0; exec \"$@\"", &kibibytes.to_string()]).arg(program.get_program());
+    let output = command.args(args).current_dir(program.get_current_dir().unwrap()).output().unwrap();
+    (output.status.code(), String::from_utf8(output.stderr).unwrap())
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_file_beyond_the_address_space_is_told_from_one_beyond_the_memory() {
+    let dir = Dir::new();
+    let path = dir.file("large.gguf", tiny::random());
+    // A hole: it takes no room on the disk.
+    std::fs::File::options().write(true).open(path).unwrap().set_len(64 << 30).unwrap();
+    let (code, stderr) = limited(&dir, 8 << 20, &["inspect", "large.gguf"]);
+    assert!(stderr.starts_with("error: large.gguf: Cannot allocate memory"), "{stderr}");
+    assert!(stderr.contains("address space") && stderr.contains("`ulimit -v`"), "{stderr}");
+    assert_eq!(code, Some(1));
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn the_end_of_the_memory_is_told_in_a_sentence() {
+    let dir = Dir::new();
+    dir.file("t.jinja", "{{ messages | length }}");
+    // Three million values of their own, in small lists: more than what is left beside the program, in debug builds too.
+    let list = format!("[{}\"abc\"]", "\"abc\",".repeat(999));
+    let lists = format!("{}{list}", format!("{list},").repeat(2999));
+    dir.file("m.json", format!("[{{\"role\": \"user\", \"content\": [{lists}]}}]"));
+    let args = ["template", "-", "-m", "m.json", "--template", "t.jinja"];
+    let (code, stderr) = limited(&dir, 160_000, &args);
+    assert!(stderr.starts_with("error: no memory is left; ") && stderr.lines().count() == 1, "{stderr}");
+    assert_eq!(code, Some(1));
+}

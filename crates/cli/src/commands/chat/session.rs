@@ -20,7 +20,17 @@ pub struct Session {
     system: Option<String>,
     /// Questions and answers, without the system message.
     messages: Vec<Value>,
-    last: Option<Stats>,
+    /// The answers that are part of the conversation and were given here, in their order.
+    turns: Vec<Turn>,
+}
+
+/// An answer.
+struct Turn {
+    /// Messages up to it, the answer among them.
+    messages: usize,
+    /// Tokens of the conversation in the cache with it.
+    context: usize,
+    stats: Stats,
 }
 
 /// Tokens and times of an answer.
@@ -50,7 +60,7 @@ impl Session {
             sequence: engine.sequence(),
             system: args.system.clone(),
             messages: Vec::new(),
-            last: None,
+            turns: Vec::new(),
         })
     }
 
@@ -59,7 +69,7 @@ impl Session {
         self.messages.push(message("user", text));
         match self.answer(engine, output) {
             Ok(Some(answer)) => {
-                self.messages.push(message("assistant", &answer));
+                self.keep(answer);
                 Ok(())
             }
             // Interrupted before the answer began: the question was not meant.
@@ -83,7 +93,8 @@ impl Session {
         let answered = self.messages.split_off(last + 1);
         match self.answer(engine, output) {
             Ok(Some(answer)) => {
-                self.messages.push(message("assistant", &answer));
+                self.turns.retain(|turn| turn.messages <= self.messages.len());
+                self.keep(answer);
                 Ok(())
             }
             Ok(None) => {
@@ -97,11 +108,18 @@ impl Session {
         }
     }
 
+    /// Takes an answer into the conversation.
+    fn keep(&mut self, (text, stats): (String, Stats)) {
+        self.messages.push(message("assistant", &text));
+        self.turns.push(Turn { messages: self.messages.len(), context: self.sequence.len(), stats });
+    }
+
     /// Forgets the last question and what followed it; whether there was one.
     pub fn undo(&mut self) -> bool {
         let last = self.last_question();
         if let Some(last) = last {
             self.messages.truncate(last);
+            self.turns.retain(|turn| turn.messages <= last);
         }
         last.is_some()
     }
@@ -117,6 +135,7 @@ impl Session {
     /// Forgets everything but the system message.
     pub fn clear(&mut self) {
         self.messages.clear();
+        self.turns.clear();
     }
 
     /// Sets the system message; an empty one removes it.
@@ -143,13 +162,16 @@ impl Session {
         }
         self.system = system;
         self.messages = messages;
+        self.turns.clear();
         Ok(())
     }
 
-    /// What `/stats` prints.
+    /// What `/stats` prints: about the last answer that is part of the conversation.
     pub fn stats(&self, engine: &Engine) -> String {
-        let context = format!("context: {} of {} tokens\n", self.sequence.len(), engine.context());
-        let Some(last) = &self.last else { return context };
+        let last = self.turns.last();
+        let tokens = last.map_or(0, |turn| turn.context);
+        let context = format!("context: {tokens} of {} tokens\n", engine.context());
+        let Some(Turn { stats: last, .. }) = last else { return context };
         let line = |what: &str, tokens: usize, time: Duration, rate: usize| {
             let ms = milliseconds(time);
             format!("{what}: {tokens} tokens in {ms:.1} ms, {:.1} per second\n", per_second(rate, ms))
@@ -164,7 +186,7 @@ impl Session {
     }
 
     /// Streams the answer to the messages so far; `None` if it was interrupted before its first token.
-    fn answer(&mut self, engine: &mut Engine, output: &Output) -> Result<Option<String>> {
+    fn answer(&mut self, engine: &mut Engine, output: &Output) -> Result<Option<(String, Stats)>> {
         let rendered = self.format.render(&Conversation { messages: self.all_messages(), tools: None })?;
         let ids = self.format.encode(&rendered);
         // At least one token must be fed: the answer is predicted from it.
@@ -193,7 +215,10 @@ impl Session {
             }
         }
         bar.finish_and_clear();
-        print("\n")?;
+        // What comes next begins a line, and there is none between that is not part of an answer.
+        if !answer.ends_with('\n') {
+            print("\n")?;
+        }
         if full {
             output.warning(format_args!(
                 "the answer ends where the context of {} tokens does; /undo or /clear makes room",
@@ -202,10 +227,10 @@ impl Session {
         }
         let (prompt_time, generation_time) = generation.times();
         let generated = generation.generated();
-        self.last =
-            Some(Stats { cached, prefilled: ids.len() - cached, prompt_time, generated, generation_time });
+        let prefilled = ids.len() - cached;
+        let stats = Stats { cached, prefilled, prompt_time, generated, generation_time };
         // An answer of no tokens is an answer if that is all that was asked for.
-        Ok((generated > 0 || !cancelled).then_some(answer))
+        Ok((generated > 0 || !cancelled).then_some((answer, stats)))
     }
 
     fn all_messages(&self) -> Vec<Value> {

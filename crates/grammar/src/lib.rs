@@ -303,14 +303,20 @@ impl Rule {
             }
             Rule::Regex(regex) => {
                 check_length(regex, MAX_GRAMMAR)?;
-                // The parser would leave it out, and take what is before it.
-                if (regex.len() - regex.trim_end_matches('\\').len()) % 2 == 1 {
-                    return Err(Error::Invalid(
-                        "the regular expression ends in the middle of an escape, '\\'".into(),
-                    ));
-                }
+                check_regex(regex)?;
                 Ok(TopLevelGrammar::from_regex(regex))
             }
+        }
+    }
+}
+
+/// Refuses a regular expression that ends with half an escape: the parser would leave that out, and follow what is before it.
+fn check_regex(regex: &str) -> Result<(), Error> {
+    match (regex.len() - regex.trim_end_matches('\\').len()) % 2 {
+        0 => Ok(()),
+        _ => {
+            let message = "a regular expression ends in the middle of an escape, '\\'";
+            Err(Error::Invalid(message.into()))
         }
     }
 }

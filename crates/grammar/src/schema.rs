@@ -1,6 +1,6 @@
 //! Which JSON schemas can be followed, told by keyword and place before anything is made of them.
 
-use crate::Error;
+use crate::{Error, check_regex};
 use serde_json::{Map, Number, Value};
 use std::collections::HashSet;
 
@@ -190,10 +190,12 @@ impl Cost {
             ("patternProperties", Value::Object(schemas)) => {
                 self.properties += schemas.len();
                 self.patterns += schemas.keys().map(String::len).sum::<usize>();
+                schemas.keys().try_for_each(|pattern| check_regex(pattern))?;
             }
             ("required" | "prefixItems" | "items", Value::Array(items)) => self.properties += items.len(),
             ("pattern", Value::String(pattern)) => {
                 self.patterns += pattern.len();
+                check_regex(pattern)?;
                 self.different_patterns.insert(pattern.clone());
             }
             ("multipleOf", Value::Number(number)) => self.add_multiple(number, place)?,

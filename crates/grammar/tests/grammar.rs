@@ -114,6 +114,12 @@ fn a_regular_expression_that_ends_in_an_escape_is_refused() {
     for regex in [r"\", r"a\", r"a\\\"] {
         let error = grammars.regex(regex).unwrap_err();
         assert!(error.to_string().contains("ends in the middle of an escape"), "{regex}: {error}");
+        for schema in
+            [json!({"pattern": regex}), json!({"properties": {"a": {"patternProperties": {regex: true}}}})]
+        {
+            let error = grammars.json_schema(&schema).unwrap_err();
+            assert!(error.to_string().contains("ends in the middle of an escape"), "{schema}: {error}");
+        }
     }
 }
 

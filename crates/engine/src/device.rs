@@ -1,6 +1,6 @@
 //! The devices that this build can run models on, and how a user names them.
 
-use crate::Error;
+use crate::{Error, readable};
 use cuda::{CudaBackend, CudaError};
 use graph::Backend;
 use metal_sim::device::SimDevice;
@@ -124,7 +124,11 @@ impl Device {
             let only = CudaBackend::default_device().map_err(|error| Device::Cuda.error(error))?;
             return Device::Cuda.gpus(std::iter::once(only));
         }
-        let count = CudaBackend::count().map_err(|error| Device::Cuda.error(error))?;
+        let count = match CudaBackend::count() {
+            // A Mac, whose own GPU has no room.
+            Err(CudaError::NoDriver) => 0,
+            count => count.map_err(|error| Device::Cuda.error(error))?,
+        };
         Device::Cuda.gpus(0..count.min(Gpus::MOST))
     }
 
@@ -145,9 +149,9 @@ impl Device {
             Err(error) => format!("{threads} threads, but {error}"),
         };
         let line =
-            |device: Device, description| Present { name: device.to_string(), description, room: Room::Host };
-        let mut all = vec![line(Device::Cpu, cpu)];
-        all.extend(metal_line().map(|text| line(Device::Metal, text)));
+            |device: Device, (description, room)| Present { name: device.to_string(), description, room };
+        let mut all = vec![line(Device::Cpu, (cpu, Room::Host))];
+        all.extend(metal_line().map(|found| line(Device::Metal, found)));
         // Where there is a driver, what keeps its GPU from being used is worth a line; elsewhere there is no GPU.
         let gpu = |name: String, opened: Result<CudaBackend, CudaError>| {
             let (description, room) = match opened {
@@ -166,7 +170,8 @@ impl Device {
             _ => all.extend(gpu(Device::Cuda.to_string(), CudaBackend::new())),
         }
         if let Ok(device) = SimDevice::from_environment() {
-            all.push(line(Device::MetalSim, format!("{}, simulated: for tests", describe(&device))));
+            let (description, room) = about(&device);
+            all.push(line(Device::MetalSim, (format!("{description}, simulated: for tests"), room)));
         }
         all
     }
@@ -244,16 +249,16 @@ fn metal() -> Result<Box<dyn Backend>, Failure> {
     Err(Failure::absent(Device::Metal, "there is no Metal on this system, only on macOS"))
 }
 
-/// A line about the Mac's GPU.
+/// A line about the Mac's GPU, and its room.
 #[cfg(target_os = "macos")]
-fn metal_line() -> Option<String> {
+fn metal_line() -> Option<(String, Room)> {
     let device = metal::device::objc::ObjcDevice::system_default().ok()?;
-    Some(if metal_is_disabled() { "switched off".into() } else { describe(&device) })
+    if metal_is_disabled() { Some(("switched off".into(), Room::Unusable)) } else { Some(about(&device)) }
 }
 
 /// There is none.
 #[cfg(not(target_os = "macos"))]
-fn metal_line() -> Option<String> {
+fn metal_line() -> Option<(String, Room)> {
     None
 }
 
@@ -297,12 +302,19 @@ fn start(
     Ok(Box::new(metal::MetalBackend::with_embedded(gpu, options, compiled).map_err(failed)?))
 }
 
-/// Name, family and cores of a GPU.
-fn describe(gpu: &impl metal::device::Device) -> String {
+/// A line about a GPU, and its room.
+fn about(gpu: &impl metal::device::Device) -> (String, Room) {
+    if let Err(error) = metal::check_device(gpu) {
+        return (format!("cannot be used: {error}"), Room::Unusable);
+    }
     let capabilities = gpu.capabilities();
     let cores = capabilities.gpu_cores.map(|cores| format!(", {cores} cores")).unwrap_or_default();
-    let memory = if capabilities.unified_memory { "unified memory" } else { "memory of its own: not used" };
-    format!("{}, Apple GPU family {}{cores}, {memory}", gpu.name(), capabilities.gpu_family)
+    let usable = metal::usable_memory(gpu);
+    let memory = format!("{} of unified memory can be had", readable(usable));
+    (
+        format!("{}, Apple GPU family {}{cores}, {memory}", gpu.name(), capabilities.gpu_family),
+        Room::Own(usable),
+    )
 }
 
 impl FromStr for Device {

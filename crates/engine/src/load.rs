@@ -5,10 +5,10 @@ use crate::pages::PagePool;
 use crate::placement::{Placed, place, place_tensor_parallel, without_accelerators};
 use crate::repack::RepackCache;
 use crate::setup::Setup;
-use crate::{Device, Error, Sequence, Split};
+use crate::{Device, Error, Sequence, Split, readable};
 use bytes::Bytes;
 use cpu::{Activations, CpuBackend, CpuOptions};
-use gguf::File;
+use gguf::{File, TensorInfo};
 use graph::{
     Backend, Batch, DType, GraphError, GraphParams, Participation, Prepared, Release, Scheduler, WeightData,
 };
@@ -228,12 +228,17 @@ impl Engine {
         let parts: Vec<Bytes> = (0..file.parts().len())
             .map(|part| Bytes::from_owner(MappedPart { file: Arc::clone(&file), part }))
             .collect();
-        for part in &parts {
-            scheduler.register_part(part)?;
-        }
         // An accelerator is given what it will read: with a part of the layers it has no room for more.
         let graph = model.graph(&setup.params(1, 1, 1, &wanted))?;
         let readers = Scheduler::readers(&graph);
+        let bytes_of = |info: &TensorInfo| info.offset as usize..(info.offset + info.len) as usize;
+        for (number, part) in parts.iter().enumerate() {
+            scheduler.register_part(part, |accelerator| {
+                let names = readers.get(accelerator).into_iter().flatten();
+                let tensors = names.filter_map(|name| file.tensor(name)).filter(|info| info.part == number);
+                tensors.map(bytes_of).collect()
+            })?;
+        }
         // Every weight under its own name, and once more under that by which a part of it is known.
         let again = cuts.iter().filter(|cut| cut.name != cut.tensor);
         let again =
@@ -249,12 +254,11 @@ impl Engine {
                 let source = models::Error::MissingTensor { name: weight.name.clone() };
                 return Err(Error::Model { path: path.to_path_buf(), source });
             };
-            let range = info.offset as usize..(info.offset + info.len) as usize;
             let data = WeightData {
                 format: weight.format,
                 rows: weight.rows,
                 cols: weight.cols,
-                bytes: parts[info.part].slice(range),
+                bytes: parts[info.part].slice(bytes_of(info)),
                 release: Some(Release::new({
                     let (file, info) = (Arc::clone(&file), info.clone());
                     move || file.release(&info)
@@ -281,6 +285,14 @@ impl Engine {
             load_time: Duration::ZERO,
         };
         engine.pass_gate(options.device)?;
+        let copied = engine.scheduler.unmapped_bytes();
+        let copied =
+            copied.filter(|(name, _)| engine.participation.accelerators.iter().any(|used| used == name));
+        let told = copied.map(|(name, bytes)| {
+            let bytes = readable(bytes);
+            format!("device '{name}' has copied {bytes} of the weights, which it could not read where the file is mapped")
+        });
+        engine.notices.extend(told.collect::<Vec<_>>());
         engine.device = match engine.participation.accelerators.as_slice() {
             [] => "cpu".to_owned(),
             accelerators => accelerators.join(","),

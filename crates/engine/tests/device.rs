@@ -4,6 +4,11 @@ mod tiny;
 
 use engine::{Activations, DType, Device, Engine, Error, LoadOptions, Step, Wanted};
 use graph::testing::{Control, Event, Fault};
+use metal::device::Limits;
+use metal::{MetalBackend, MetalOptions, Switches};
+use metal_sim::device::{Resident, Settings, SimDevice};
+use metal_sim::profile::Profile;
+use std::time::Duration;
 use tiny::{Tiny, TinyFile};
 
 const WEIGHT: &str = "blk.0.ffn_down.weight";
@@ -91,6 +96,58 @@ fn a_model_that_does_not_fit_is_told_before_anything_is_copied() {
         matches!(&error, Error::Device { name, message } if name == "test" && message.contains("--gpu-layers")),
         "{error}"
     );
+}
+
+/// Loads a model on a simulated GPU with limits of its own.
+fn load_on_gpu(
+    file: &TinyFile,
+    options: &LoadOptions,
+    change: impl FnOnce(&mut Limits),
+) -> (Result<Engine, Error>, SimDevice) {
+    let mut profile = Profile::default();
+    change(&mut profile.limits);
+    let device = SimDevice::new(profile, Settings::default()).unwrap();
+    let metal =
+        MetalOptions { name: "metal-sim", timeout: Duration::from_secs(100), switches: Switches::default() };
+    let backend = MetalBackend::new(device.clone(), metal).unwrap();
+    let loaded = Engine::load_on(&file.beside("gguf"), options, vec![Box::new(backend)], &mut |_, _| {});
+    (loaded, device)
+}
+
+#[test]
+fn a_gpu_is_asked_for_its_memory_before_it_is_given_any() {
+    let file = TinyFile::new("gpu-memory", Tiny::default());
+    let little = |limits: &mut Limits| limits.recommended_working_set = 512 << 20;
+    let (engine, device) = load_on_gpu(&file, &options(Device::Auto), little);
+    let engine = engine.unwrap();
+    assert_eq!(engine.device(), "cpu");
+    let [notice] = engine.notices() else { panic!("{:?}", engine.notices()) };
+    assert!(notice.starts_with("device 'metal-sim' takes no part: the model needs"), "{notice}");
+    assert!(notice.contains("0 MiB can be had") && notice.contains("--ctx"), "{notice}");
+    assert_eq!(device.resident(), Resident::default(), "nothing was mapped");
+    let error = load_on_gpu(&file, &options(Device::MetalSim), little).0.err().expect("a device was named");
+    assert!(matches!(&error, Error::Device { name, .. } if name == "metal-sim"), "{error}");
+}
+
+#[test]
+fn a_file_longer_than_a_gpus_buffers_is_read_where_it_is_mapped() {
+    let file = TinyFile::new("gpu-windows", Tiny { layers: 2, ..Tiny::default() });
+    let expected = logits(&mut file.load(&options(Device::Cpu)).unwrap());
+    let pages =
+        |count: usize| move |limits: &mut Limits| limits.max_buffer_length = count * limits.no_copy_alignment;
+    let (engine, device) = load_on_gpu(&file, &options(Device::Auto), pages(4));
+    let mut engine = engine.unwrap();
+    assert_eq!((engine.device(), engine.notices()), ("metal-sim", &[][..]));
+    assert!(device.resident().buffers > 1 && device.resident().sets == 1, "{:?}", device.resident());
+    for (found, expected) in logits(&mut engine).iter().zip(&expected) {
+        assert!((found - expected).abs() <= 1e-4 * (1.0 + expected.abs()), "{found} {expected}");
+    }
+    // The embedding has two pages.
+    let (engine, _) = load_on_gpu(&file, &options(Device::Auto), pages(1));
+    let engine = engine.unwrap();
+    assert_eq!(engine.device(), "cpu");
+    let [notice] = engine.notices() else { panic!("{:?}", engine.notices()) };
+    assert!(notice.contains("token_embd.weight") && notice.contains("of 16384 bytes at most"), "{notice}");
 }
 
 #[test]

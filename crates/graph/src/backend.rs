@@ -5,6 +5,7 @@ use bytes::Bytes;
 use quant::Format;
 use std::any::Any;
 use std::fmt;
+use std::ops::Range;
 use std::sync::Arc;
 
 /// A buffer in a backend's own pool.
@@ -164,13 +165,19 @@ pub trait Backend: Send {
     fn alloc_fresh(&mut self, bytes: usize) -> Result<BufferId, BackendError>;
 
     /// Told of the bytes of a file, or of one of its parts, before the weights that lie in it are registered: the place
-    /// to map it as a whole, so that they need not be copied. The bytes stay where they are while a clone of `part` does,
-    /// and so does the rest of the host's page that they end in.
+    /// to map what it will read, so that it need not be copied: `weights` are the ranges of those that it will be given. The
+    /// bytes stay where they are while a clone of `part` does, and so does the rest of the host's page that they end in.
     ///
     /// # Errors
     /// Only what makes the backend unusable: a part that cannot be mapped is none.
-    fn register_part(&mut self, _part: &Bytes) -> Result<(), BackendError> {
+    fn register_part(&mut self, _part: &Bytes, _weights: &[Range<usize>]) -> Result<(), BackendError> {
         Ok(())
+    }
+
+    /// Bytes of weights that lie in a registered part and were copied all the same, since they could not be mapped. They are
+    /// in memory twice.
+    fn unmapped_bytes(&self) -> usize {
+        0
     }
 
     /// Makes a weight available under its name in the file. Registering a name again replaces it.

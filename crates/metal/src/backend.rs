@@ -2,7 +2,7 @@
 
 use crate::Error;
 use crate::capability;
-use crate::device::{self, Buffer, Capabilities, Device, MathMode, Pipeline};
+use crate::device::{Buffer, Device, MathMode, Pipeline};
 use crate::error::backend_error;
 use crate::fusion::{Fusion, Held};
 use crate::largest::{LargestRows, Rows};
@@ -13,6 +13,8 @@ use crate::pipelines::{Loader, PipelineId, Pipelines};
 use crate::pool::Pool;
 use crate::profile::Profile;
 use crate::recorder::{Counts, Recorder, SubmissionOf};
+use crate::requirements::{check_device, usable_memory};
+use crate::residency::Residency;
 use crate::states::States;
 use crate::switches::Switches;
 use crate::tables::RopeTables;
@@ -26,6 +28,7 @@ use graph::{
     Backend, BackendError, BufferId, FusedOp, Graph, Largest, NodeCall, NodeId, OpQuery, StateId, StatePart,
     StateSpec, WeightData,
 };
+use std::ops::Range;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -70,8 +73,11 @@ impl<D: Device> Core<D> {
 /// It alone owns its queue: nobody else's work stands between two of its command buffers.
 pub struct MetalBackend<D: Device> {
     pub(crate) name: &'static str,
-    pub(crate) core: Core<D>,
+    /// Before the queue that it belongs to.
+    pub(crate) residency: Residency<D::Buffer>,
+    /// Before what its work uses.
     pub(crate) queue: D::Queue,
+    pub(crate) core: Core<D>,
     pub(crate) timeout: Duration,
     pub(crate) kernels: Kernels,
     warm_up: PipelineId,
@@ -107,7 +113,7 @@ impl<D: Device> MetalBackend<D> {
         options: MetalOptions,
         embedded: Compiled,
     ) -> Result<MetalBackend<D>, Error> {
-        check_device(device.capabilities())?;
+        check_device(&device)?;
         let switches = options.switches;
         let math = if switches.strict { MathMode::Safe } else { MathMode::Fast };
         let prebuilt = switches.library.as_deref().map(|path| prebuilt(&device, path)).transpose()?;
@@ -136,8 +142,9 @@ impl<D: Device> MetalBackend<D> {
         };
         Ok(MetalBackend {
             name: options.name,
-            core,
+            residency: Residency::new(&core.device, &queue),
             queue,
+            core,
             timeout: options.timeout,
             kernels,
             warm_up,
@@ -194,13 +201,12 @@ impl<D: Device> MetalBackend<D> {
     }
 
     /// Touches mapped weights once, without waiting for it.
-    fn warm_up(&mut self, part: &Memory<D::Buffer>) -> Result<(), BackendError> {
+    fn warm_up(&mut self, weights: &[D::Buffer]) -> Result<(), BackendError> {
         let core = &self.core;
-        let length = part.buffer().length();
-        let failed = |error| backend_error(error, "warm-up of the weights", length);
-        let submission =
-            warmup::submit(&core.device, &self.queue, &core.pipelines, self.warm_up, part.buffer(), length);
-        self.warming.push(submission.map_err(failed)?);
+        let failed = |error| backend_error(error, "warm-up of the weights", size_of::<u32>());
+        let submit = || warmup::submit(&core.device, &self.queue, &core.pipelines, self.warm_up, weights);
+        let submission = D::scope(submit).map_err(failed)?;
+        self.warming.push(submission);
         Ok(())
     }
 
@@ -276,17 +282,6 @@ impl<D: Device> MetalBackend<D> {
     }
 }
 
-/// What every kernel and every buffer rests on. All of Apple's own GPUs since the M1 have it; others in a Mac have not.
-fn check_device(capabilities: &Capabilities) -> Result<(), device::Error> {
-    let needs =
-        |what| Err(device::Error::Device(format!("the GPU has no {what}, as Apple's have since the M1")));
-    match capabilities {
-        Capabilities { unified_memory: false, .. } => needs("memory in common with the host"),
-        Capabilities { simd_reductions: false, .. } => needs("reductions over SIMD-groups"),
-        _ => Ok(()),
-    }
-}
-
 /// The library that `SMELT_METALLIB_FILE` names.
 fn prebuilt<D: Device>(device: &D, path: &Path) -> Result<D::Library, Error> {
     let data = std::fs::read(path).map_err(|error| Error::Environment {
@@ -322,11 +317,21 @@ impl<D: Device> Backend for MetalBackend<D> {
         self.core.pool.alloc_fresh(&self.core.device, bytes)
     }
 
-    fn register_part(&mut self, part: &Bytes) -> Result<(), BackendError> {
-        let Some(memory) = self.core.weights.add_part(&self.core.device, part) else { return Ok(()) };
-        // Only a matter of speed: without it, the first submission after a pause pays for the mapping again.
-        let _ = self.core.device.make_resident(&self.queue, std::slice::from_ref(memory.buffer()));
-        self.warm_up(&memory)
+    fn register_part(&mut self, part: &Bytes, weights: &[Range<usize>]) -> Result<(), BackendError> {
+        let mapped = self.core.weights.add_part(&self.core.device, part, weights);
+        if mapped.is_empty() {
+            return Ok(());
+        }
+        self.residency.add(&mapped);
+        self.warm_up(&mapped)
+    }
+
+    fn unmapped_bytes(&self) -> usize {
+        self.core.weights.unmapped()
+    }
+
+    fn usable_memory(&self) -> Option<usize> {
+        Some(usable_memory(&self.core.device))
     }
 
     fn register_weight(&mut self, name: &str, data: WeightData) -> Result<(), BackendError> {

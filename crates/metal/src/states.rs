@@ -21,7 +21,8 @@ impl<B: Buffer> States<B> {
         States { states: HashMap::new(), next: 0 }
     }
 
-    /// A state of zeros. New buffers are zero; their memory is committed page by page as the cache fills.
+    /// A state of zeros, as new buffers are. The first work that uses it makes all of its memory the GPU's, filled or not, so
+    /// that a cache counts as a whole where a model's need is compared with what can be had.
     pub fn alloc<D: Device<Buffer = B>>(
         &mut self,
         device: &D,

@@ -35,7 +35,8 @@ impl<D: Device> MetalBackend<D> {
 
     /// Submits what was recorded and waits for it.
     pub(crate) fn finish(&mut self) -> Result<(), BackendError> {
-        let done = self.submit();
+        let done = D::scope(|| self.submit());
+        self.residency.used();
         self.discard();
         done
     }

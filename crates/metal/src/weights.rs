@@ -7,13 +7,14 @@ use crate::tensor::{Memory, Slice, Weight};
 use bytes::Bytes;
 use graph::{BackendError, WeightData, WeightInfo};
 use std::collections::HashMap;
+use std::ops::Range;
 use std::ptr::NonNull;
 
 /// Where kernels may begin to read: the alignment of a buffer's offset.
 const OFFSET_ALIGNMENT: usize = 4;
 
-/// A part of a file as one buffer, without a copy.
-struct Part<B> {
+/// Some pages of a part of a file as one buffer, without a copy.
+struct Window<B> {
     /// Address of the first byte of the buffer.
     start: usize,
     memory: Memory<B>,
@@ -32,39 +33,62 @@ pub struct WeightBytes {
 
 /// Weights by name.
 pub(crate) struct Weights<B> {
-    parts: Vec<Part<B>>,
     weights: HashMap<String, Weight<B>>,
+    /// After the weights, which are in them.
+    windows: Vec<Window<B>>,
+    /// The addresses of whole pages of each part.
+    parts: Vec<Range<usize>>,
     copy: bool,
     bytes: WeightBytes,
+    unmapped: usize,
 }
 
 impl<B: Buffer> Weights<B> {
     /// No weights. With `copy`, none is read where the file is mapped.
     pub fn new(copy: bool) -> Weights<B> {
-        Weights { parts: Vec::new(), weights: HashMap::new(), copy, bytes: WeightBytes::default() }
+        Weights {
+            weights: HashMap::new(),
+            windows: Vec::new(),
+            parts: Vec::new(),
+            copy,
+            bytes: WeightBytes::default(),
+            unmapped: 0,
+        }
     }
 
-    /// Maps a part of a file: the weights that lie in it are read there. Only whole pages can be mapped; what lies in
-    /// the part's first and last page beyond them is copied, as are all weights of a part that the device refuses.
-    pub fn add_part<D: Device<Buffer = B>>(&mut self, device: &D, part: &Bytes) -> Option<Memory<B>> {
+    /// Maps those pages of a part of a file that have these ranges of weights in them, in as few buffers as the device's longest
+    /// allows: the weights are read there. Only whole pages can be mapped; what lies in the part's first and last page beyond
+    /// them is copied, as is what the device refuses to map.
+    pub fn add_part<D: Device<Buffer = B>>(
+        &mut self,
+        device: &D,
+        part: &Bytes,
+        weights: &[Range<usize>],
+    ) -> Vec<B> {
         if self.copy || part.is_empty() {
-            return None;
+            return Vec::new();
         }
-        let alignment = device.limits().no_copy_alignment;
+        let (page, longest) = (device.limits().no_copy_alignment, device.limits().max_buffer_length);
         let first = part.as_ptr() as usize;
-        let start = first.next_multiple_of(alignment);
         // Mappings are made of whole pages of the host, so the rest of the last one is there and zero.
-        let end = (first + part.len()).next_multiple_of(host_page_size()) / alignment * alignment;
-        if start >= end {
-            return None;
+        let end = (first + part.len()).next_multiple_of(host_page_size()) / page * page;
+        let whole = first.next_multiple_of(page)..end;
+        let inside = weights.iter().filter(|range| range.end <= part.len());
+        let addresses = inside.map(|range| first + range.start..first + range.end);
+        let mut mapped = Vec::new();
+        for pages in windows(addresses, &whole, page, longest) {
+            let memory = part.as_ptr().wrapping_add(pages.start - first).cast_mut();
+            let Some(memory) = NonNull::new(memory) else { continue };
+            // SAFETY: the range lies in whole pages of the mapping that `part` shares, which the window keeps until after the
+            // buffer, and no kernel writes to weights.
+            let buffer = unsafe { device.new_buffer_no_copy("weights", memory, pages.len()) };
+            let Ok(buffer) = buffer else { continue };
+            mapped.push(buffer.clone());
+            let memory = Memory::constant(buffer);
+            self.windows.push(Window { start: pages.start, memory, _owner: part.clone() });
         }
-        let memory = NonNull::new(part.as_ptr().wrapping_add(start - first).cast_mut())?;
-        // SAFETY: the range lies in whole pages of the mapping that `part` shares, which the entry keeps until after the
-        // buffer, and no kernel writes to weights.
-        let buffer = unsafe { device.new_buffer_no_copy("weights", memory, end - start) }.ok()?;
-        let memory = Memory::constant(buffer);
-        self.parts.push(Part { start, memory: memory.clone(), _owner: part.clone() });
-        Some(memory)
+        self.parts.push(whole);
+        mapped
     }
 
     /// Registers a weight: a view into a part, or else a copy.
@@ -90,6 +114,9 @@ impl<B: Buffer> Weights<B> {
             None => {
                 let slice = copy(device, name, &data.bytes)?;
                 self.bytes.copied += slice.length;
+                if self.is_in_whole_pages(&data.bytes) {
+                    self.unmapped += slice.length;
+                }
                 if let Some(release) = data.release {
                     release.release();
                 }
@@ -101,12 +128,23 @@ impl<B: Buffer> Weights<B> {
         Ok(())
     }
 
-    /// The part's range with these bytes.
+    /// Whether these bytes could be mapped, as far as it is for their place.
+    fn is_in_whole_pages(&self, bytes: &Bytes) -> bool {
+        let first = bytes.as_ptr() as usize;
+        self.parts.iter().any(|part| part.start <= first && first + bytes.len() <= part.end)
+    }
+
+    /// Bytes of weights that were copied, though whole pages of a part have them.
+    pub fn unmapped(&self) -> usize {
+        self.unmapped
+    }
+
+    /// The window's range with these bytes.
     fn view(&self, bytes: &Bytes) -> Option<Slice<B>> {
         let first = bytes.as_ptr() as usize;
-        self.parts.iter().find_map(|part| {
-            let offset = first.checked_sub(part.start)?;
-            let slice = part.memory.slice(offset, bytes.len())?;
+        self.windows.iter().find_map(|window| {
+            let offset = first.checked_sub(window.start)?;
+            let slice = window.memory.slice(offset, bytes.len())?;
             offset.is_multiple_of(OFFSET_ALIGNMENT).then_some(slice)
         })
     }
@@ -131,7 +169,7 @@ impl<B: Buffer> Weights<B> {
 
     /// Keeps all mappings for ever: the device may still read them.
     pub fn leak(&mut self) {
-        std::mem::forget(std::mem::take(&mut self.parts));
+        std::mem::forget(std::mem::take(&mut self.windows));
     }
 
     pub fn bytes(&self) -> WeightBytes {
@@ -139,10 +177,36 @@ impl<B: Buffer> Weights<B> {
     }
 }
 
+/// The pages of a part that have these weights in them, in runs of at most `longest` bytes: each weight lies as a whole in
+/// one of them, so that two runs may share the pages between them. Of no use are pages for a weight that is longer than that, or that begins before
+/// or ends behind the part's whole pages.
+fn windows(
+    weights: impl Iterator<Item = Range<usize>>,
+    whole: &Range<usize>,
+    page: usize,
+    longest: usize,
+) -> Vec<Range<usize>> {
+    let around = |weight: Range<usize>| weight.start / page * page..weight.end.next_multiple_of(page);
+    let mut pages: Vec<_> = weights.filter(|weight| !weight.is_empty()).map(around).collect();
+    pages.retain(|pages| whole.start <= pages.start && pages.end <= whole.end && pages.len() <= longest);
+    pages.sort_by_key(|pages| (pages.start, pages.end));
+    let mut runs: Vec<Range<usize>> = Vec::new();
+    for pages in pages {
+        match runs.last_mut() {
+            Some(run) if pages.start <= run.end && pages.end.max(run.end) - run.start <= longest => {
+                run.end = run.end.max(pages.end);
+            }
+            _ => runs.push(pages),
+        }
+    }
+    runs
+}
+
 /// A constant buffer with these bytes.
 fn copy<D: Device>(device: &D, label: &str, bytes: &[u8]) -> Result<Slice<D::Buffer>, BackendError> {
     let length = bytes.len();
-    let failed = |error| backend_error(error, "a weight", length);
+    let what = format!("a weight in one buffer, of {} bytes at most", device.limits().max_buffer_length);
+    let failed = |error| backend_error(error, &what, length);
     let buffer = device.new_buffer(label, length.max(1)).map_err(failed)?;
     buffer.write(0, bytes).map_err(failed)?;
     Ok(Slice { memory: Memory::constant(buffer), offset: 0, length })
@@ -153,4 +217,44 @@ fn host_page_size() -> usize {
     // SAFETY: no memory is involved.
     let size = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
     usize::try_from(size).ok().filter(|size| size.is_power_of_two()).unwrap_or(4096)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn runs(weights: &[Range<usize>], longest: usize) -> Vec<Range<usize>> {
+        windows(weights.iter().cloned(), &(16..160), 16, longest)
+    }
+
+    #[test]
+    fn neighbours_share_a_window_as_long_as_it_may_be() {
+        let weights = [16..24, 24..60, 60..61, 100..120];
+        assert_eq!(runs(&weights, 1000), [16..64, 96..128]);
+        assert_eq!(runs(&weights, 48), [16..64, 96..128]);
+        assert_eq!(runs(&[100..120, 16..24, 24..24], 1000), [16..32, 96..128], "in any order");
+        // Pages that touch are one run, others between them are nobody's.
+        assert_eq!(runs(&[16..32, 32..48, 64..80], 1000), [16..48, 64..80]);
+    }
+
+    #[test]
+    fn every_weight_lies_in_one_window_as_a_whole() {
+        // The page that both need is in both windows.
+        assert_eq!(runs(&[16..40, 40..80], 48), [16..48, 32..80]);
+        let weights: Vec<_> = (0..11).map(|i| 20 + i * 12..32 + i * 12).collect();
+        for longest in [32, 48, 64, 100] {
+            let found = runs(&weights, longest);
+            for weight in &weights {
+                let holds = |run: &&Range<usize>| run.start <= weight.start && weight.end <= run.end;
+                assert!(found.iter().find(holds).is_some(), "{weight:?} in {found:?}");
+            }
+            assert!(found.iter().all(|run| run.len() <= longest && run.start % 16 == 0 && run.end % 16 == 0));
+        }
+    }
+
+    #[test]
+    fn what_is_too_long_or_at_the_edge_is_not_mapped() {
+        assert_eq!(runs(&[16..80, 80..90, 120..130], 48), [80..96, 112..144]);
+        assert_eq!(runs(&[0..20, 150..161], 1000), []);
+    }
 }

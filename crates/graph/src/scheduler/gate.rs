@@ -5,18 +5,31 @@ use crate::passes::assign::may_run;
 use crate::{Backend, Graph, GraphError, NodeId, Participation, WeightData};
 use bytes::Bytes;
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 
 impl Scheduler {
-    /// Tells every backend of the bytes of a file, before the weights in it are registered.
+    /// Tells every backend of the bytes of a file, before the weights in it are registered, and of the ranges of those
+    /// that it will be given, by its name.
     ///
     /// # Errors
     /// [`GraphError::Backend`].
-    pub fn register_part(&mut self, part: &Bytes) -> Result<(), GraphError> {
+    pub fn register_part(
+        &mut self,
+        part: &Bytes,
+        weights: impl Fn(&str) -> Vec<Range<usize>>,
+    ) -> Result<(), GraphError> {
         for backend in &mut self.backends {
-            let registered = backend.register_part(part);
+            let weights = weights(backend.name());
+            let registered = backend.register_part(part, &weights);
             registered.map_err(|source| failure(backend.as_ref(), "part of a file", source))?;
         }
         Ok(())
+    }
+
+    /// The backends that had to copy weights which they were to read where the file is mapped, with the bytes.
+    pub fn unmapped_bytes(&self) -> impl Iterator<Item = (&str, usize)> {
+        let all = self.backends.iter().map(|backend| (backend.name(), backend.unmapped_bytes()));
+        all.filter(|&(_, bytes)| bytes > 0)
     }
 
     /// Makes a weight available on every backend; its bytes are shared, not copied.

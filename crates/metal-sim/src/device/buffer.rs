@@ -4,6 +4,7 @@ use std::ffi::c_void;
 use std::panic::Location;
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use metal::device::{Buffer, Error, HostMemory, Limits, Result};
 
@@ -20,9 +21,29 @@ pub struct SimBuffer {
 
 struct Memory {
     host: HostMemory,
+    _allocation: Allocation,
     /// Bytes of the mapping, for memory of our own.
     mapped: Option<usize>,
     watch: Option<Watch>,
+}
+
+/// A buffer's share of what its device has allocated.
+pub(super) struct Allocation {
+    total: Arc<AtomicUsize>,
+    length: usize,
+}
+
+impl Allocation {
+    pub(super) fn new(total: &Arc<AtomicUsize>, length: usize) -> Self {
+        total.fetch_add(length, Ordering::Relaxed);
+        Self { total: Arc::clone(total), length }
+    }
+}
+
+impl Drop for Allocation {
+    fn drop(&mut self) {
+        self.total.fetch_sub(self.length, Ordering::Relaxed);
+    }
 }
 
 /// What the sanitizer sees of a buffer.
@@ -49,6 +70,7 @@ impl SimBuffer {
         label: &str,
         length: usize,
         limits: &Limits,
+        allocation: Allocation,
         sanitizer: Option<&Arc<Sanitizer>>,
     ) -> Result<Self> {
         limits.check_buffer_length(label, length)?;
@@ -86,7 +108,7 @@ impl SimBuffer {
         let mapped = Some(mapped - before);
         // SAFETY: the mapping is there until the memory is dropped.
         let host = unsafe { HostMemory::new(label, start, length) };
-        Ok(Self { memory: Arc::new(Memory { host, mapped, watch }) })
+        Ok(Self { memory: Arc::new(Memory { host, _allocation: allocation, mapped, watch }) })
     }
 
     /// # Safety
@@ -96,13 +118,14 @@ impl SimBuffer {
         memory: NonNull<u8>,
         length: usize,
         limits: &Limits,
+        allocation: Allocation,
         sanitizer: Option<&Arc<Sanitizer>>,
     ) -> Result<Self> {
         limits.check_no_copy(label, memory.as_ptr() as usize, length)?;
         let watch = watch(sanitizer, label, memory, length, true);
         // SAFETY: the caller vouches for the range.
         let host = unsafe { HostMemory::new(label, memory, length) };
-        Ok(Self { memory: Arc::new(Memory { host, mapped: None, watch }) })
+        Ok(Self { memory: Arc::new(Memory { host, _allocation: allocation, mapped: None, watch }) })
     }
 
     /// What the sanitizer knows about the buffer.

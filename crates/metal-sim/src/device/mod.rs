@@ -5,21 +5,28 @@ mod buffer;
 mod pipeline;
 mod queue;
 pub mod recording;
+mod residency;
 mod watch;
 
 use std::env;
 use std::ptr::NonNull;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use metal::device::{Capabilities, CompileOptions, Device, Error, FunctionConstants, Limits, Result};
+use metal::device::{
+    Capabilities, CompileOptions, Device, Error, FunctionConstants, Limits, ResidencySet, Result,
+};
 
 pub use argument::{constant_values, interface};
 pub use buffer::SimBuffer;
 pub use pipeline::{SimLibrary, SimPipeline};
 pub use queue::{SimCommandBuffer, SimEncoder, SimQueue, SimSubmission, SimTarget};
+pub use residency::Resident;
 
+use self::buffer::Allocation;
+use self::residency::{Count, SimResidencySet};
 use crate::compile::{self, Clang, Source};
 use crate::profile::Profile;
 use crate::sanitize::{self, Sanitizer};
@@ -56,6 +63,9 @@ struct Shared {
     settings: Settings,
     clang: Clang,
     sanitizer: Option<Arc<Sanitizer>>,
+    /// Bytes of all buffers that there are.
+    allocated: Arc<AtomicUsize>,
+    resident: Count,
 }
 
 impl SimDevice {
@@ -64,8 +74,12 @@ impl SimDevice {
     /// # Errors
     /// [`compile::Error::MissingCompiler`].
     pub fn new(profile: Profile, settings: Settings) -> std::result::Result<Self, compile::Error> {
-        let clang = Clang::find()?;
-        Ok(Self { shared: Arc::new(Shared { profile, settings, clang, sanitizer: None }) })
+        Ok(Self::of(profile, settings, Clang::find()?, None))
+    }
+
+    fn of(profile: Profile, settings: Settings, clang: Clang, sanitizer: Option<Arc<Sanitizer>>) -> Self {
+        let (allocated, resident) = (Arc::default(), Count::default());
+        Self { shared: Arc::new(Shared { profile, settings, clang, sanitizer, allocated, resident }) }
     }
 
     /// The device that the environment describes: `SMELT_SIM_GPU` (default: M1), `SMELT_SIM_KERNEL_THREADS`,
@@ -137,8 +151,12 @@ impl SimDevice {
         sanitizer: sanitize::Settings,
     ) -> std::result::Result<Self, compile::Error> {
         let clang = Clang::find()?.with_sanitizer();
-        let sanitizer = Some(Sanitizer::new(sanitizer));
-        Ok(Self { shared: Arc::new(Shared { profile, settings, clang, sanitizer }) })
+        Ok(Self::of(profile, settings, clang, Some(Sanitizer::new(sanitizer))))
+    }
+
+    /// What residency sets were asked for.
+    pub fn resident(&self) -> Resident {
+        *self.shared.resident.get()
     }
 
     /// What the sanitizer has found, on a device that has one.
@@ -176,7 +194,8 @@ impl Device for SimDevice {
     }
 
     fn new_buffer(&self, label: &str, length: usize) -> Result<SimBuffer> {
-        SimBuffer::owned(label, length, self.limits(), self.shared.sanitizer.as_ref())
+        let allocation = Allocation::new(&self.shared.allocated, length);
+        SimBuffer::owned(label, length, self.limits(), allocation, self.shared.sanitizer.as_ref())
     }
 
     unsafe fn new_buffer_no_copy(
@@ -185,8 +204,10 @@ impl Device for SimDevice {
         memory: NonNull<u8>,
         length: usize,
     ) -> Result<SimBuffer> {
+        let allocation = Allocation::new(&self.shared.allocated, length);
+        let sanitizer = self.shared.sanitizer.as_ref();
         // SAFETY: the caller vouches for the range.
-        unsafe { SimBuffer::foreign(label, memory, length, self.limits(), self.shared.sanitizer.as_ref()) }
+        unsafe { SimBuffer::foreign(label, memory, length, self.limits(), allocation, sanitizer) }
     }
 
     fn new_library(&self, label: &str, source: &str, options: &CompileOptions) -> Result<SimLibrary> {
@@ -217,5 +238,14 @@ impl Device for SimDevice {
     fn new_queue(&self, label: &str) -> Result<SimQueue> {
         let limits = self.shared.profile.limits.clone();
         SimQueue::new(label, limits, self.shared.settings, self.shared.sanitizer.clone())
+    }
+
+    fn new_residency_set(&self, queue: &SimQueue) -> Result<Option<Box<dyn ResidencySet<SimBuffer>>>> {
+        let set = SimResidencySet::new(&queue.label, &self.shared.resident, &queue.resident)?;
+        Ok(Some(Box::new(set)))
+    }
+
+    fn allocated_memory(&self) -> usize {
+        self.shared.allocated.load(Ordering::Relaxed)
     }
 }

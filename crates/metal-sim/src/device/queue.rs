@@ -15,6 +15,7 @@ use super::Settings;
 use super::buffer::SimBuffer;
 use super::pipeline::SimPipeline;
 use super::recording::{self, Binding, Command, Recording, RecordingEncoder, Target};
+use super::residency::Count;
 use super::watch;
 use crate::runtime::layout::Uint3;
 use crate::runtime::{ArgumentKind, Executor, Launch, SLOTS};
@@ -35,8 +36,10 @@ const SANITIZER_SLOWDOWN: u32 = 8;
 
 /// A queue of command buffers.
 pub struct SimQueue {
+    pub(super) label: String,
     limits: Limits,
     target: SimTarget,
+    pub(super) resident: Count,
 }
 
 /// What a recording needs of its queue.
@@ -120,7 +123,8 @@ impl SimQueue {
         if let Some(sanitizer) = &sanitizer {
             sanitizer.add_queue(&timeline);
         }
-        Ok(Self { limits, target: SimTarget { sender, timeline, sanitizer } })
+        let target = SimTarget { sender, timeline, sanitizer };
+        Ok(Self { label: label.to_owned(), limits, target, resident: Count::default() })
     }
 }
 

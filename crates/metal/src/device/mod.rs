@@ -94,7 +94,8 @@ pub trait Device: Send + Sync + 'static {
     /// Optional language features of the device.
     fn capabilities(&self) -> &Capabilities;
 
-    /// Allocates `length` bytes that host and device share. The content is undefined.
+    /// Allocates `length` bytes that host and device share, all zero. A checking device reports reads of what nobody wrote all the
+    /// same. The memory is the device's as a whole from the first work on that uses the buffer.
     ///
     /// # Errors
     /// [`Error::BufferLength`] for zero bytes or more than [`Limits::max_buffer_length`].
@@ -148,14 +149,25 @@ pub trait Device: Send + Sync + 'static {
     /// [`Error::Device`] where the device has no queue left.
     fn new_queue(&self, label: &str) -> Result<Self::Queue>;
 
-    /// Asks the device to keep `buffers` mapped for as long as `queue` lives, so that the first submission after a
-    /// pause does not pay for it. A device without such a thing ignores the request.
+    /// Makes the queue's residency set, empty: one a queue, since Metal lets a queue have few of them. `None` where the
+    /// device has no such thing.
     ///
     /// # Errors
     /// [`Error::Device`] where the device has it and refuses.
-    fn make_resident(&self, queue: &Self::Queue, buffers: &[Self::Buffer]) -> Result<()> {
-        let _ = (queue, buffers);
-        Ok(())
+    fn new_residency_set(&self, queue: &Self::Queue) -> Result<Option<Box<dyn ResidencySet<Self::Buffer>>>> {
+        let _ = queue;
+        Ok(None)
+    }
+
+    /// Bytes of the device's memory that this process has taken so far; 0 where the device does not tell.
+    fn allocated_memory(&self) -> usize {
+        0
+    }
+
+    /// Runs what calls the device, and then gives up the objects that the device's interface made for it in passing: threads
+    /// of Rust have no pool of their own that would be emptied, as macOS expects.
+    fn scope<T>(work: impl FnOnce() -> T) -> T {
+        work()
     }
 
     /// Starts to record everything that the device executes, for a debugger, into a new file at `path`.
@@ -171,7 +183,7 @@ pub trait Device: Send + Sync + 'static {
 }
 
 /// Memory that both host and device reach. A clone is another handle on the same memory.
-pub trait Buffer: Clone + Send + Sync {
+pub trait Buffer: Clone + Send + Sync + 'static {
     /// The memory behind it. Only the device's own code touches it directly.
     fn memory(&self) -> &HostMemory;
 
@@ -206,6 +218,17 @@ pub trait Buffer: Clone + Send + Sync {
     fn write(&self, offset: usize, data: &[u8]) -> Result<()> {
         self.memory().write(offset, data)
     }
+}
+
+/// Memory that the device has mapped before work needs it, so that no submission pays for that. It is part of what the work
+/// of its queue may use until it is dropped.
+pub trait ResidencySet<B>: Send {
+    /// Adds buffers. The memory of those that someone else owns must outlive the set.
+    fn add(&mut self, buffers: &[B]);
+
+    /// Asks that all of it be mapped now. A system may take the memory out again soon after the queue's last work, unless it is
+    /// asked again.
+    fn request(&mut self);
 }
 
 /// One kernel, ready to be dispatched. A clone is another handle on the same pipeline.

@@ -16,14 +16,20 @@ pub enum LanguageVersion {
 }
 
 impl LanguageVersion {
-    /// The value of `__METAL_VERSION__`.
-    pub const fn macro_value(self) -> u32 {
+    /// Its number, before and behind the point.
+    pub const fn number(self) -> (usize, usize) {
         match self {
-            Self::V2_4 => 240,
-            Self::V3_0 => 300,
-            Self::V3_1 => 310,
-            Self::V3_2 => 320,
+            Self::V2_4 => (2, 4),
+            Self::V3_0 => (3, 0),
+            Self::V3_1 => (3, 1),
+            Self::V3_2 => (3, 2),
         }
+    }
+
+    /// The value of `__METAL_VERSION__`.
+    pub const fn macro_value(self) -> usize {
+        let (major, minor) = self.number();
+        100 * major + 10 * minor
     }
 }
 

@@ -21,8 +21,12 @@ pub fn start() -> MetalBackend<SimDevice> {
 }
 
 pub fn start_with(switches: Switches) -> MetalBackend<SimDevice> {
+    start_on(SimDevice::from_environment().expect("clang is installed"), switches)
+}
+
+/// The backend on a device of its own.
+pub fn start_on(device: SimDevice, switches: Switches) -> MetalBackend<SimDevice> {
     let timeout = Duration::from_secs(100);
-    let device = SimDevice::from_environment().expect("clang is installed");
     MetalBackend::new(device, MetalOptions { name: NAME, timeout, switches }).expect("the kernels compile")
 }
 

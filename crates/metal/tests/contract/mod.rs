@@ -80,7 +80,11 @@ pub fn runs_dispatches_in_order<D: Device>(device: D) {
     let (add, subtract) = (bench.pipeline("advance", false), bench.pipeline("advance", true));
     let values = bench.buffer(&[1.0; 100]);
     let copy = bench.buffer(&[0.0; 100]);
-    bench.device.make_resident(&bench.queue, &[values.clone(), copy.clone()]).unwrap();
+    let mut resident = bench.device.new_residency_set(&bench.queue).unwrap();
+    if let Some(resident) = &mut resident {
+        resident.add(&[values.clone(), copy.clone()]);
+        resident.request();
+    }
     for mode in [DispatchMode::Serial, DispatchMode::Concurrent] {
         bench
             .run(|command_buffer| {
@@ -99,6 +103,8 @@ pub fn runs_dispatches_in_order<D: Device>(device: D) {
                 command_buffer.copy(&values, 4, &copy, 0, 392)
             })
             .unwrap();
+        // What is no longer resident can be used all the same.
+        drop(resident.take());
     }
     let values = read(&values);
     assert_eq!(values[..50], [15.0; 50]);

@@ -5,17 +5,19 @@ use std::ptr::NonNull;
 use block2::RcBlock;
 use objc2::rc::{Retained, autoreleasepool};
 use objc2::runtime::ProtocolObject;
-use objc2_foundation::NSString;
+use objc2_foundation::{NSArray, NSError, NSString};
 use objc2_metal::{
-    MTLBarrierScope, MTLBlitCommandEncoder, MTLCommandBuffer, MTLCommandBufferStatus, MTLCommandEncoder,
-    MTLCommandQueue, MTLComputeCommandEncoder, MTLDispatchType, MTLSize,
+    MTLBarrierScope, MTLBlitCommandEncoder, MTLCommandBuffer, MTLCommandBufferDescriptor,
+    MTLCommandBufferEncoderInfo, MTLCommandBufferEncoderInfoErrorKey, MTLCommandBufferErrorOption,
+    MTLCommandBufferStatus, MTLCommandEncoder, MTLCommandEncoderErrorState as ErrorState, MTLCommandQueue,
+    MTLComputeCommandEncoder, MTLDispatchType, MTLResidencySet, MTLSize,
 };
 
 use super::library::ObjcPipeline;
 use super::{ObjcBuffer, describe};
 use crate::device::{
     CommandBuffer, ComputeEncoder, DispatchMode, Encoding, Error, GpuInterval, LastDispatches, Limits,
-    Pipeline, Progress, Queue, Result, Size, checks,
+    Pipeline, Progress, Queue, ResidencySet, Result, Size, checks,
 };
 
 /// A queue of command buffers.
@@ -30,11 +32,40 @@ impl Queue for ObjcQueue {
     type CommandBuffer = ObjcCommandBuffer;
 
     fn new_command_buffer(&self, label: &str) -> Result<ObjcCommandBuffer> {
-        let raw = autoreleasepool(|_| self.raw.commandBuffer())
+        let descriptor = MTLCommandBufferDescriptor::new();
+        descriptor.setErrorOptions(MTLCommandBufferErrorOption::EncoderExecutionStatus);
+        let raw = autoreleasepool(|_| self.raw.commandBufferWithDescriptor(&descriptor))
             .ok_or_else(|| Error::Device(format!("command buffer '{label}': the queue gives none")))?;
         raw.setLabel(Some(&NSString::from_str(label)));
         let (label, limits) = (label.to_owned(), self.limits.clone());
         Ok(ObjcCommandBuffer { raw, label, limits, last_dispatches: LastDispatches::default() })
+    }
+}
+
+/// The residency set of a queue.
+pub(super) struct ObjcResidencySet {
+    pub(super) raw: Retained<ProtocolObject<dyn MTLResidencySet>>,
+    pub(super) queue: Retained<ProtocolObject<dyn MTLCommandQueue>>,
+}
+
+// SAFETY: it belongs to no thread, and whoever calls it has it for himself.
+unsafe impl Send for ObjcResidencySet {}
+
+impl ResidencySet<ObjcBuffer> for ObjcResidencySet {
+    fn add(&mut self, buffers: &[ObjcBuffer]) {
+        buffers.iter().for_each(|buffer| self.raw.addAllocation(ProtocolObject::from_ref(&*buffer.raw)));
+        self.raw.commit();
+    }
+
+    fn request(&mut self) {
+        autoreleasepool(|_| self.raw.requestResidency());
+    }
+}
+
+impl Drop for ObjcResidencySet {
+    fn drop(&mut self) {
+        autoreleasepool(|_| self.queue.removeResidencySet(&self.raw));
+        self.raw.endResidency();
     }
 }
 
@@ -53,10 +84,8 @@ impl CommandBuffer for ObjcCommandBuffer {
     type Submission = Progress;
 
     fn compute_encoder(&mut self, label: &str, mode: DispatchMode) -> ObjcEncoder<'_> {
-        let kind = match mode {
-            DispatchMode::Serial => MTLDispatchType::Serial,
-            DispatchMode::Concurrent => MTLDispatchType::Concurrent,
-        };
+        let is_serial = mode == DispatchMode::Serial;
+        let kind = if is_serial { MTLDispatchType::Serial } else { MTLDispatchType::Concurrent };
         let raw = autoreleasepool(|_| self.raw.computeCommandEncoderWithDispatchType(kind));
         let encoding = Encoding::new(label, mode, &self.limits);
         let encoder = ObjcEncoder { raw, encoding, command_buffer: self };
@@ -95,9 +124,8 @@ impl CommandBuffer for ObjcCommandBuffer {
     fn commit(self) -> Result<Progress> {
         let progress = Progress::new(&self.label, self.last_dispatches);
         // Metal tells of the progress on a thread of its own.
-        let scheduled = progress.clone();
+        let (scheduled, completed) = (progress.clone(), progress.clone());
         let scheduled = RcBlock::new(move |_: Handed| scheduled.start());
-        let completed = progress.clone();
         let completed = RcBlock::new(move |raw: Handed| {
             // SAFETY: Metal hands its handlers the command buffer, alive for the call.
             let raw = unsafe { raw.as_ref() };
@@ -111,21 +139,32 @@ impl CommandBuffer for ObjcCommandBuffer {
             };
             completed.finish(result);
         });
-        autoreleasepool(|_| {
-            // SAFETY: both are blocks of the right signature, which Metal copies. They own all they use, and that may
-            // be used from Metal's threads.
-            unsafe {
-                self.raw.addScheduledHandler(RcBlock::as_ptr(&scheduled));
-                self.raw.addCompletedHandler(RcBlock::as_ptr(&completed));
-            }
+        // SAFETY: both are blocks of the right signature, which Metal copies. They own all they use, and that may be used
+        // from Metal's threads.
+        autoreleasepool(|_| unsafe {
+            self.raw.addScheduledHandler(RcBlock::as_ptr(&scheduled));
+            self.raw.addCompletedHandler(RcBlock::as_ptr(&completed));
             self.raw.commit();
         });
         Ok(progress)
     }
 }
 
+/// The labels of the encoders at fault, of a command buffer's error, as far as Metal tells.
+pub(super) fn failed_encoders(error: &NSError) -> String {
+    // SAFETY: a constant of the framework.
+    let found = error.userInfo().objectForKey(unsafe { MTLCommandBufferEncoderInfoErrorKey });
+    // SAFETY: what Metal has under this key is an array of these.
+    let all: Option<Retained<NSArray<EncoderInfo>>> =
+        unsafe { found.map(|found| Retained::cast_unchecked(found)) };
+    let failed =
+        all.iter().flat_map(|all| all.iter()).filter(|encoder| encoder.errorState() == ErrorState::Faulted);
+    failed.map(|encoder| format!("; encoder '{}' failed", encoder.label())).collect()
+}
+
 /// What Metal hands its handlers.
 type Handed = NonNull<ProtocolObject<dyn MTLCommandBuffer>>;
+type EncoderInfo = ProtocolObject<dyn MTLCommandBufferEncoderInfo>;
 type Raw = ProtocolObject<dyn MTLComputeCommandEncoder>;
 
 /// Records dispatches.
@@ -148,8 +187,7 @@ impl ObjcEncoder<'_> {
     fn dispatch(&mut self, grid: Size, threads: Size, launch: fn(&Raw, MTLSize, MTLSize)) -> Result<()> {
         let pipeline = self.encoding.check_dispatch(grid, threads)?;
         self.command_buffer.last_dispatches.push(self.encoding.label(), pipeline.name());
-        let label = &self.command_buffer.label;
-        let missing = || Error::Device(format!("command buffer '{label}': no compute encoder"));
+        let missing = || Error::Device(format!("command buffer '{}': no encoder", self.command_buffer.label));
         let size = |Size { width, height, depth }| MTLSize { width, height, depth };
         launch(self.raw.as_deref().ok_or_else(missing)?, size(grid), size(threads));
         Ok(())
@@ -178,9 +216,10 @@ impl ComputeEncoder for ObjcEncoder<'_> {
 
     fn set_bytes(&mut self, slot: usize, bytes: &[u8]) -> Result<()> {
         self.encoding.set_bytes(slot, bytes, ())?;
-        let start = NonNull::from(bytes).cast();
         // SAFETY: slot and length were checked, and Metal copies the bytes in the call.
-        self.send(|raw| unsafe { raw.setBytes_length_atIndex(start, bytes.len(), slot) });
+        self.send(|raw| unsafe {
+            raw.setBytes_length_atIndex(NonNull::from(bytes).cast(), bytes.len(), slot)
+        });
         Ok(())
     }
 
@@ -195,15 +234,11 @@ impl ComputeEncoder for ObjcEncoder<'_> {
     }
 
     fn dispatch_threadgroups(&mut self, threadgroups: Size, threads: Size) -> Result<()> {
-        self.dispatch(threadgroups, threads, |raw, grid, threads| {
-            raw.dispatchThreadgroups_threadsPerThreadgroup(grid, threads);
-        })
+        self.dispatch(threadgroups, threads, Raw::dispatchThreadgroups_threadsPerThreadgroup)
     }
 
     fn dispatch_threads(&mut self, grid: Size, threads: Size) -> Result<()> {
-        self.dispatch(grid, threads, |raw, grid, threads| {
-            raw.dispatchThreads_threadsPerThreadgroup(grid, threads);
-        })
+        self.dispatch(grid, threads, Raw::dispatchThreads_threadsPerThreadgroup)
     }
 
     fn barrier(&mut self) {

@@ -15,8 +15,8 @@ use objc2_metal::{
 
 use super::describe;
 use crate::device::{
-    CompileOptions, ConstantValue, Error, FunctionConstants, Interface, LanguageVersion, MathMode, Parameter,
-    ParameterSpace, Pipeline, Result,
+    CompileOptions, ConstantValue, Error, FunctionConstants, Interface, MathMode, Parameter, ParameterSpace,
+    Pipeline, Result,
 };
 
 /// Compiled MSL.
@@ -52,13 +52,13 @@ impl ObjcLibrary {
                 reason: describe(&error),
             };
             let values = constant_values(constants);
-            let function =
+            let kernel =
                 self.raw.newFunctionWithName_constantValues_error(&ns_name, &values).map_err(refused)?;
             let mut reflection = None;
             // SAFETY: binding information is one of the reflections that a compute pipeline has.
             let raw = unsafe {
                 device.newComputePipelineStateWithFunction_options_reflection_error(
-                    &function,
+                    &kernel,
                     MTLPipelineOption::BindingInfo,
                     Some(&mut reflection),
                 )
@@ -78,12 +78,8 @@ impl ObjcLibrary {
 
 pub(super) fn compile_options(options: &CompileOptions) -> Retained<MTLCompileOptions> {
     let raw = MTLCompileOptions::new();
-    raw.setLanguageVersion(match options.version {
-        LanguageVersion::V2_4 => MTLLanguageVersion::Version2_4,
-        LanguageVersion::V3_0 => MTLLanguageVersion::Version3_0,
-        LanguageVersion::V3_1 => MTLLanguageVersion::Version3_1,
-        LanguageVersion::V3_2 => MTLLanguageVersion::Version3_2,
-    });
+    let (major, minor) = options.version.number();
+    raw.setLanguageVersion(MTLLanguageVersion(major << 16 | minor));
     let is_fast = options.math == MathMode::Fast;
     if available!(macos = 15.0) {
         use MTLMathFloatingPointFunctions as Functions;
@@ -129,10 +125,8 @@ fn constant_values(constants: &FunctionConstants) -> Retained<MTLFunctionConstan
 
 /// A parameter that a kernel reads through, as the compiler found it.
 fn parameter(binding: &ProtocolObject<dyn MTLBinding>) -> Option<Parameter> {
-    if !binding.isUsed() || !binding.isArgument() {
-        return None;
-    }
     let (space, size) = match binding.r#type() {
+        _ if !binding.isUsed() || !binding.isArgument() => return None,
         MTLBindingType::ThreadgroupMemory => (ParameterSpace::Threadgroup, 0),
         // SAFETY: a binding of this type conforms to `MTLBufferBinding`, whose property this is.
         MTLBindingType::Buffer => (ParameterSpace::Buffer, unsafe { msg_send![binding, bufferDataSize] }),

@@ -4,14 +4,12 @@
 //! would make, since without them a wrong call ends the process or faults on the GPU. What to launch, when and how
 //! often is not decided here.
 //!
-//! Metal's objects may be used from any thread, except that encoders and open command buffers belong to one thread
-//! at a time; objc2 says so in the traits of its types, and nothing here widens them. Methods that return
-//! autoreleased objects are called inside a pool, since threads of Rust have none.
+//! Metal's objects may be used from any thread, except that encoders and open command buffers belong to one thread at a
+//! time. Methods that return autoreleased objects are called inside a pool, since threads of Rust have none.
 
 mod commands;
 mod library;
 
-use std::ffi::c_void;
 use std::path::Path;
 use std::ptr::NonNull;
 
@@ -22,15 +20,16 @@ use objc2::runtime::ProtocolObject;
 use objc2_foundation::{NSError, NSString, NSURL};
 use objc2_metal::{
     MTLBuffer, MTLCaptureDescriptor, MTLCaptureDestination, MTLCaptureManager, MTLCommandQueue,
-    MTLCreateSystemDefaultDevice, MTLDevice, MTLGPUFamily, MTLResidencySet, MTLResidencySetDescriptor,
-    MTLResource, MTLResourceOptions,
+    MTLCreateSystemDefaultDevice, MTLDevice, MTLGPUFamily, MTLResidencySetDescriptor, MTLResource,
+    MTLResourceOptions,
 };
 
 pub use commands::{ObjcCommandBuffer, ObjcEncoder, ObjcQueue};
 pub use library::{ObjcLibrary, ObjcPipeline};
 
 use super::{
-    Buffer, Capabilities, CompileOptions, Device, Error, FunctionConstants, HostMemory, Limits, Result, Size,
+    Buffer, Capabilities, CompileOptions, Device, Error, FunctionConstants, HostMemory, Limits, ResidencySet,
+    Result, Size,
 };
 
 // `MTLCreateSystemDefaultDevice` finds no device in a program that does not link CoreGraphics.
@@ -69,8 +68,10 @@ impl ObjcDevice {
             recommended_working_set: raw.recommendedMaxWorkingSetSize().try_into().unwrap_or(usize::MAX),
             ..Limits::default()
         };
-        let name = raw.name().to_string();
-        Ok(Self { raw, name, limits, capabilities })
+        if available!(macos = 13.3) {
+            raw.setShouldMaximizeConcurrentCompilation(true);
+        }
+        Ok(Self { name: raw.name().to_string(), raw, limits, capabilities })
     }
 }
 
@@ -94,7 +95,7 @@ impl Device for ObjcDevice {
 
     fn new_buffer(&self, label: &str, length: usize) -> Result<ObjcBuffer> {
         self.limits.check_buffer_length(label, length)?;
-        ObjcBuffer::new(label, length, self.raw.newBufferWithLength_options(length, SHARED))
+        ObjcBuffer::new(label, length, || self.raw.newBufferWithLength_options(length, SHARED))
     }
 
     unsafe fn new_buffer_no_copy(
@@ -104,13 +105,12 @@ impl Device for ObjcDevice {
         length: usize,
     ) -> Result<ObjcBuffer> {
         self.limits.check_no_copy(label, memory.as_ptr() as usize, length)?;
-        let start = memory.cast::<c_void>();
         // SAFETY: the range is aligned to pages, and the caller vouches that it outlives the buffer and everything
         // submitted with it. Without a deallocator Metal never frees it.
-        let raw = unsafe {
-            self.raw.newBufferWithBytesNoCopy_length_options_deallocator(start, length, SHARED, None)
-        };
-        ObjcBuffer::new(label, length, raw)
+        ObjcBuffer::new(label, length, || unsafe {
+            let (raw, start) = (&self.raw, memory.cast());
+            raw.newBufferWithBytesNoCopy_length_options_deallocator(start, length, SHARED, None)
+        })
     }
 
     fn new_library(&self, label: &str, source: &str, options: &CompileOptions) -> Result<ObjcLibrary> {
@@ -122,9 +122,8 @@ impl Device for ObjcDevice {
     }
 
     fn new_library_with_data(&self, label: &str, data: &[u8]) -> Result<ObjcLibrary> {
-        autoreleasepool(|_| {
-            ObjcLibrary::new(label, self.raw.newLibraryWithData_error(&DispatchData::from_bytes(data)))
-        })
+        let data = DispatchData::from_bytes(data);
+        autoreleasepool(|_| ObjcLibrary::new(label, self.raw.newLibraryWithData_error(&data)))
     }
 
     fn new_pipeline(
@@ -143,22 +142,25 @@ impl Device for ObjcDevice {
         Ok(ObjcQueue { raw, limits: self.limits.clone() })
     }
 
-    fn make_resident(&self, queue: &ObjcQueue, buffers: &[ObjcBuffer]) -> Result<()> {
+    fn new_residency_set(&self, queue: &ObjcQueue) -> Result<Option<Box<dyn ResidencySet<ObjcBuffer>>>> {
         if !available!(macos = 15.0) {
-            return Ok(());
+            return Ok(None);
         }
         autoreleasepool(|_| {
             let set = self.raw.newResidencySetWithDescriptor_error(&MTLResidencySetDescriptor::new());
-            let set = set.map_err(|error| Error::Device(format!("residency set: {}", describe(&error))))?;
-            for buffer in buffers {
-                set.addAllocation(ProtocolObject::from_ref(&*buffer.raw));
-            }
-            set.commit();
-            set.requestResidency();
-            // The queue retains the set, and with it the buffers.
-            queue.raw.addResidencySet(&set);
-            Ok(())
+            let raw = set.map_err(|error| Error::Device(format!("residency set: {}", describe(&error))))?;
+            let queue = queue.raw.clone();
+            queue.addResidencySet(&raw);
+            Ok(Some(Box::new(commands::ObjcResidencySet { raw, queue }) as Box<dyn ResidencySet<_>>))
         })
+    }
+
+    fn allocated_memory(&self) -> usize {
+        self.raw.currentAllocatedSize()
+    }
+
+    fn scope<T>(work: impl FnOnce() -> T) -> T {
+        autoreleasepool(|_| work())
     }
 
     fn start_capture(&self, path: &Path) -> Result<()> {
@@ -191,10 +193,12 @@ fn capture_manager() -> Retained<MTLCaptureManager> {
 /// Host and GPU see the same memory; Metal orders the commands that touch it.
 const SHARED: MTLResourceOptions = MTLResourceOptions::StorageModeShared;
 
+type RawBuffer = ProtocolObject<dyn MTLBuffer>;
+
 /// Memory that host and GPU share.
 #[derive(Clone)]
 pub struct ObjcBuffer {
-    pub(super) raw: Retained<ProtocolObject<dyn MTLBuffer>>,
+    raw: Retained<RawBuffer>,
     memory: HostMemory,
 }
 
@@ -204,8 +208,8 @@ unsafe impl Send for ObjcBuffer {}
 unsafe impl Sync for ObjcBuffer {}
 
 impl ObjcBuffer {
-    fn new(label: &str, length: usize, raw: Option<Retained<ProtocolObject<dyn MTLBuffer>>>) -> Result<Self> {
-        let raw = raw.ok_or_else(|| Error::no_memory(label, length))?;
+    fn new(label: &str, length: usize, make: impl FnOnce() -> Option<Retained<RawBuffer>>) -> Result<Self> {
+        let raw = autoreleasepool(|_| make()).ok_or_else(|| Error::no_memory(label, length))?;
         raw.setLabel(Some(&NSString::from_str(label)));
         // SAFETY: a shared buffer's memory is the host's, too, for as long as the object lives.
         let memory = unsafe { HostMemory::new(label, raw.contents().cast(), length) };
@@ -221,5 +225,6 @@ impl Buffer for ObjcBuffer {
 
 /// What an error of Apple's frameworks says, with where it comes from.
 fn describe(error: &NSError) -> String {
-    format!("{} ({} {})", error.localizedDescription(), error.domain(), error.code())
+    let encoders = commands::failed_encoders(error);
+    format!("{} ({} {}){encoders}", error.localizedDescription(), error.domain(), error.code())
 }

@@ -84,6 +84,9 @@ fn a_device_without_what_all_kernels_need_stops_the_start() {
         let options = MetalOptions { name: METAL, timeout: Duration::ZERO, switches: Switches::default() };
         MetalBackend::new(device, options).err().unwrap().to_string()
     };
+    let error = start(|capabilities| capabilities.gpu_family = 6);
+    let expected = "has no features of Metal's family Apple 7 or a later one, as Apple's have since the M1";
+    assert!(error.contains(expected), "{error}");
     let error = start(|capabilities| capabilities.unified_memory = false);
     assert!(error.contains("memory in common with the host"), "{error}");
     let error = start(|capabilities| capabilities.simd_reductions = false);

@@ -122,7 +122,7 @@ impl<D: Device> MetalBackend<D> {
         loader.compile(LIBRARIES)?;
         let kernels = Kernels::load(&mut loader)?;
         let warm_up = warmup::load(&mut loader)?;
-        let pipelines = loader.finish();
+        let pipelines = loader.finish()?;
         let queue = device.new_queue(options.name)?;
         if let Some(path) = &switches.capture {
             device.start_capture(path)?;

@@ -6,6 +6,7 @@ use crate::library::{Compiled, Library, Sources, compile_options};
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
 
 /// A kernel of the registry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -49,7 +50,14 @@ pub struct Loader<'d, D: Device> {
     embedded: Compiled,
     /// What [`Loader::compile`] compiled, by name.
     compiled: HashMap<&'static str, Arc<D::Library>>,
-    pipelines: Vec<D::Pipeline>,
+    asked: Vec<Asked<D>>,
+}
+
+/// A pipeline that [`Loader::finish`] is to make.
+struct Asked<D: Device> {
+    library: Arc<D::Library>,
+    kernel: String,
+    constants: FunctionConstants,
 }
 
 impl<'d, D: Device> Loader<'d, D> {
@@ -62,15 +70,7 @@ impl<'d, D: Device> Loader<'d, D> {
         prebuilt: Option<D::Library>,
     ) -> Loader<'d, D> {
         let prebuilt = prebuilt.map(Arc::new);
-        Loader {
-            device,
-            math,
-            sources,
-            prebuilt,
-            embedded: &[],
-            compiled: HashMap::new(),
-            pipelines: Vec::new(),
-        }
+        Loader { device, math, sources, prebuilt, embedded: &[], compiled: HashMap::new(), asked: Vec::new() }
     }
 
     /// Takes libraries that were compiled ahead of time, with fast arithmetic and from the sources in this program. Where
@@ -91,36 +91,17 @@ impl<'d, D: Device> Loader<'d, D> {
         if self.prebuilt.is_some() {
             return Ok(());
         }
-        let (device, math, sources, next) = (self.device, self.math, &self.sources, AtomicUsize::new(0));
+        let (device, math, sources) = (self.device, self.math, &self.sources);
         let embedded = |library: &Library| {
             let (_, data) = self.embedded.iter().find(|(name, _)| *name == library.name)?;
             // A library for a later system is refused; its source may do all the same.
             device.new_library_with_data(library.name, data).ok()
         };
-        let work = || {
-            let mut done = Vec::new();
-            while let Some(library) = libraries.get(next.fetch_add(1, Ordering::Relaxed)) {
-                let result = embedded(library).map_or_else(|| compile(device, library, sources, math), Ok);
-                done.push((library.name, result));
-            }
-            done
-        };
-        let workers = std::thread::available_parallelism().map_or(1, usize::from).min(libraries.len());
-        let mut results: HashMap<_, _> = std::thread::scope(|scope| {
-            let others: Vec<_> = (1..workers).map(|_| scope.spawn(work)).collect();
-            let mut all = work();
-            for other in others {
-                match other.join() {
-                    Ok(done) => all.extend(done),
-                    Err(panic) => std::panic::resume_unwind(panic),
-                }
-            }
-            all.into_iter().collect()
+        let results = on_all_processors(libraries, |library| {
+            embedded(library).map_or_else(|| compile(device, library, sources, math), Ok)
         });
-        for library in libraries {
-            if let Some(result) = results.remove(library.name) {
-                self.compiled.insert(library.name, Arc::new(result?));
-            }
+        for (library, result) in libraries.iter().zip(results) {
+            self.compiled.insert(library.name, Arc::new(result?));
         }
         Ok(())
     }
@@ -151,10 +132,43 @@ impl<'d, D: Device> Loader<'d, D> {
         Ok(LibraryLoader { loader: self, compiled })
     }
 
-    /// The filled registry.
-    pub fn finish(self) -> Pipelines<D> {
-        Pipelines { pipelines: self.pipelines }
+    /// The filled registry. The pipelines are made on all processors at once: on a Mac that sees them for the first time, each is
+    /// some ten milliseconds of its compiler's work.
+    ///
+    /// # Errors
+    /// Of the first, in the order in which they were asked for: [`Error::KernelNotFound`] with the name,
+    /// [`Error::FunctionConstant`], or what makes the kernel impossible to launch.
+    pub fn finish(self) -> Result<Pipelines<D>> {
+        let made = on_all_processors(&self.asked, |Asked { library, kernel, constants }| {
+            let pipeline = self.device.new_pipeline(library, kernel, constants)?;
+            check_threads(&pipeline).map(|()| pipeline)
+        });
+        Ok(Pipelines { pipelines: made.into_iter().collect::<Result<_>>()? })
     }
+}
+
+/// What the work makes of each item, in their order.
+fn on_all_processors<T: Sync, R: Send>(items: &[T], work: impl Fn(&T) -> R + Sync) -> Vec<R> {
+    let next = AtomicUsize::new(0);
+    let worker = || {
+        let mut done = Vec::new();
+        loop {
+            let index = next.fetch_add(1, Ordering::Relaxed);
+            let Some(item) = items.get(index) else { return done };
+            done.push((index, work(item)));
+        }
+    };
+    let workers = thread::available_parallelism().map_or(1, usize::from).min(items.len());
+    let mut all = thread::scope(|scope| {
+        let others: Vec<_> = (1..workers).map(|_| scope.spawn(worker)).collect();
+        let mut all = worker();
+        for other in others {
+            all.extend(other.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
+        }
+        all
+    });
+    all.sort_by_key(|&(index, _)| index);
+    all.into_iter().map(|(_, result)| result).collect()
 }
 
 fn compile<D: Device>(
@@ -173,23 +187,16 @@ pub struct LibraryLoader<'l, 'd, D: Device> {
 }
 
 impl<D: Device> LibraryLoader<'_, '_, D> {
-    /// A kernel without function constants.
-    ///
-    /// # Errors
-    /// [`Error::KernelNotFound`] with the name.
-    pub fn kernel(&mut self, name: &str) -> Result<PipelineId> {
-        self.kernel_with(name, &FunctionConstants::new())
+    /// Asks for a kernel without function constants.
+    pub fn kernel(&mut self, name: &str) -> PipelineId {
+        self.kernel_with(name, FunctionConstants::new())
     }
 
-    /// A kernel with function constants.
-    ///
-    /// # Errors
-    /// As for [`LibraryLoader::kernel`], and [`Error::FunctionConstant`].
-    pub fn kernel_with(&mut self, name: &str, constants: &FunctionConstants) -> Result<PipelineId> {
-        let pipeline = self.loader.device.new_pipeline(&self.compiled, name, constants)?;
-        check_threads(&pipeline)?;
-        self.loader.pipelines.push(pipeline);
-        Ok(PipelineId(self.loader.pipelines.len() - 1))
+    /// Asks for a kernel with function constants.
+    pub fn kernel_with(&mut self, name: &str, constants: FunctionConstants) -> PipelineId {
+        let library = Arc::clone(&self.compiled);
+        self.loader.asked.push(Asked { library, kernel: name.to_owned(), constants });
+        PipelineId(self.loader.asked.len() - 1)
     }
 }
 
@@ -206,4 +213,26 @@ fn check_threads(pipeline: &impl Pipeline) -> Result<()> {
         return Err(Error::Device(format!("kernel '{name}': {found}")));
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Barrier;
+
+    #[test]
+    fn all_processors_work_and_results_keep_their_order() {
+        let count = thread::available_parallelism().map_or(1, usize::from);
+        let all = Barrier::new(count);
+        let items: Vec<usize> = (0..3 * count).collect();
+        // Nobody is done with the first ones before everybody is at one.
+        let tripled = on_all_processors(&items, |&item| {
+            if item < count {
+                all.wait();
+            }
+            3 * item
+        });
+        assert_eq!(tripled, items.iter().map(|item| 3 * item).collect::<Vec<_>>());
+        assert_eq!(on_all_processors(&[] as &[usize], |&item| item), []);
+    }
 }

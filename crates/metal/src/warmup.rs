@@ -12,7 +12,7 @@ const WIDTH: usize = 256;
 
 /// The kernel.
 pub(crate) fn load<D: Device>(loader: &mut Loader<'_, D>) -> Result<PipelineId> {
-    loader.library(&LIBRARY)?.kernel("warmup_read")
+    Ok(loader.library(&LIBRARY)?.kernel("warmup_read"))
 }
 
 /// Reads a word of each page of all `buffers`, and does not wait.

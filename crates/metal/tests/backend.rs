@@ -9,6 +9,7 @@ use graph::{
     Backend, BackendError, Batch, DType, GraphBuilder, GraphParams, GroupId, InputKind, Largest, Op,
     Scheduler, StatePart, StateSpec, WeightData,
 };
+use metal::device::{Device, Queue};
 use metal::{MetalBackend, Switches};
 use metal_sim::device::SimDevice;
 use quant::Format;
@@ -150,6 +151,26 @@ fn the_largest_elements_are_looked_for_where_they_were_asked_for() {
     backend.synchronize().unwrap();
     assert_eq!(grown(&mut backend), (1, 1), "nobody asked in this graph");
     assert_eq!(backend.largest(to, 0, [0, 600], 1).unwrap(), None);
+}
+
+/// What a Mac makes in passing is given up at the end of a scope.
+#[test]
+fn every_submission_is_in_a_scope() {
+    for switches in [Switches::default(), Switches { phase_profile: true, ..Switches::default() }] {
+        let mut backend = start_with(switches);
+        let node = Node::new(600);
+        let [from, to] = [(); 2].map(|()| backend.alloc_buffer(node.bytes()).unwrap());
+        node.fill(&mut backend, from);
+        node.execute(&mut backend, from, to).unwrap();
+        node.execute(&mut backend, to, from).unwrap();
+        backend.synchronize().unwrap();
+        backend.largest(to, 0, [1, 600], 1).unwrap();
+        assert!(backend.counts().submissions >= 2);
+        let device = backend.device();
+        assert_eq!(device.unscoped(), 0);
+        device.new_queue("another").unwrap().new_command_buffer("stray").unwrap();
+        assert_eq!(device.unscoped(), 1);
+    }
 }
 
 #[test]

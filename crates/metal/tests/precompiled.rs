@@ -152,7 +152,8 @@ fn embedded_libraries_take_the_place_of_sources_unless_something_else_is_asked_f
         let embedded = [("copy", data)];
         let mut loader = Loader::new(&device, math, sources, None).with_embedded(Vec::leak(embedded.into()));
         loader.compile(std::slice::from_ref(library)).unwrap();
-        assert_eq!(loader.library(library).unwrap().kernel(kernel).is_ok(), found, "{what}, {kernel}");
+        loader.library(library).unwrap().kernel(kernel);
+        assert_eq!(loader.finish().is_ok(), found, "{what}, {kernel}");
     }
 }
 

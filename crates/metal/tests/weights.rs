@@ -9,6 +9,7 @@ use metal::device::Device;
 use metal::{MetalBackend, Switches, WeightBytes};
 use metal_sim::device::{Resident, Settings, SimDevice};
 use metal_sim::profile::Profile;
+use metal_sim::sanitize;
 use quant::Format;
 use std::alloc::Layout;
 use std::slice;
@@ -114,15 +115,25 @@ fn a_weight_that_lies_at_an_odd_place_is_copied() {
 }
 
 /// A GPU whose buffers have three pages at most.
-fn with_short_buffers() -> MetalBackend<SimDevice> {
+fn with_short_buffers(sanitizes: bool) -> MetalBackend<SimDevice> {
     let mut profile = Profile::default();
     profile.limits.max_buffer_length = 3 * PAGE;
-    start_on(SimDevice::new(profile, Settings::default()).unwrap(), Switches::default())
+    let settings = Settings::default();
+    let device = match sanitizes {
+        true => SimDevice::with_sanitizer(profile, settings, sanitize::Settings::default()),
+        false => SimDevice::new(profile, settings),
+    };
+    start_on(device.unwrap(), Switches::default())
 }
 
 #[test]
 fn a_file_longer_than_any_buffer_is_mapped_in_windows() {
-    let mut backend = with_short_buffers();
+    for sanitizes in [false, true] {
+        check_windows(with_short_buffers(sanitizes));
+    }
+}
+
+fn check_windows(mut backend: MetalBackend<SimDevice>) {
     let part = Pages::map(8);
     let device = backend.device().clone();
     // Nothing of the fifth page. Two windows share the third.
@@ -140,11 +151,12 @@ fn a_file_longer_than_any_buffer_is_mapped_in_windows() {
     assert_eq!(backend.weight_bytes(), WeightBytes { mapped, copied: 0 });
     assert_eq!(backend.unmapped_bytes(), 0);
     backend.synchronize().unwrap();
+    assert!(device.sanitizer().is_none_or(|sanitizer| sanitizer.reports().is_empty()));
 }
 
 #[test]
 fn a_weight_that_fits_in_no_buffer_is_refused_and_one_whose_pages_do_not_is_copied() {
-    let mut backend = with_short_buffers();
+    let mut backend = with_short_buffers(false);
     let part = Pages::map(8);
     let weights = [0..4 * PAGE, 5 * PAGE - 32..8 * PAGE - 32];
     backend.register_part(&part, &weights).unwrap();
@@ -190,6 +202,7 @@ fn a_queue_has_one_residency_set_which_goes_before_the_file() {
     assert_eq!((resident.sets, resident.buffers), (1, 40));
     assert!(resident.requests >= 40);
     backend.synchronize().unwrap();
+    assert_eq!(device.unscoped(), 0, "of the command buffers that touch the weights");
     // Nothing uses them now, so that they are asked for again.
     let deadline = Instant::now() + Duration::from_secs(60);
     while device.resident().requests == resident.requests {

@@ -65,6 +65,8 @@ struct Shared {
     sanitizer: Option<Arc<Sanitizer>>,
     /// Bytes of all buffers that there are.
     allocated: Arc<AtomicUsize>,
+    /// Command buffers that were opened outside of a scope.
+    unscoped: Arc<AtomicUsize>,
     resident: Count,
 }
 
@@ -78,8 +80,9 @@ impl SimDevice {
     }
 
     fn of(profile: Profile, settings: Settings, clang: Clang, sanitizer: Option<Arc<Sanitizer>>) -> Self {
-        let (allocated, resident) = (Arc::default(), Count::default());
-        Self { shared: Arc::new(Shared { profile, settings, clang, sanitizer, allocated, resident }) }
+        let (allocated, unscoped, resident) = (Arc::default(), Arc::default(), Count::default());
+        let shared = Shared { profile, settings, clang, sanitizer, allocated, unscoped, resident };
+        Self { shared: Arc::new(shared) }
     }
 
     /// The device that the environment describes: `SMELT_SIM_GPU` (default: M1), `SMELT_SIM_KERNEL_THREADS`,
@@ -157,6 +160,11 @@ impl SimDevice {
     /// What residency sets were asked for.
     pub fn resident(&self) -> Resident {
         *self.shared.resident.get()
+    }
+
+    /// How many command buffers were opened outside of a [`Device::scope`]: each would leave objects behind for ever on a Mac.
+    pub fn unscoped(&self) -> usize {
+        self.shared.unscoped.load(Ordering::Relaxed)
     }
 
     /// What the sanitizer has found, on a device that has one.
@@ -237,7 +245,8 @@ impl Device for SimDevice {
 
     fn new_queue(&self, label: &str) -> Result<SimQueue> {
         let limits = self.shared.profile.limits.clone();
-        SimQueue::new(label, limits, self.shared.settings, self.shared.sanitizer.clone())
+        let unscoped = Arc::clone(&self.shared.unscoped);
+        SimQueue::new(label, limits, self.shared.settings, self.shared.sanitizer.clone(), unscoped)
     }
 
     fn new_residency_set(&self, queue: &SimQueue) -> Result<Option<Box<dyn ResidencySet<SimBuffer>>>> {
@@ -247,5 +256,9 @@ impl Device for SimDevice {
 
     fn allocated_memory(&self) -> usize {
         self.shared.allocated.load(Ordering::Relaxed)
+    }
+
+    fn scope<T>(work: impl FnOnce() -> T) -> T {
+        queue::in_scope(work)
     }
 }

@@ -1,7 +1,9 @@
 //! Queues: one thread each that executes command buffers in order.
 
+use std::cell::Cell;
 use std::ffi::c_void;
 use std::ptr;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::sync::{Arc, OnceLock};
 use std::thread;
@@ -40,6 +42,20 @@ pub struct SimQueue {
     limits: Limits,
     target: SimTarget,
     pub(super) resident: Count,
+    unscoped: Arc<AtomicUsize>,
+}
+
+thread_local! {
+    /// How many scopes the thread is in.
+    static SCOPES: Cell<usize> = const { Cell::new(0) };
+}
+
+/// Of the device's [`scope`](metal::device::Device::scope): there is nothing to give up, so only that it is there is noted.
+pub(super) fn in_scope<T>(work: impl FnOnce() -> T) -> T {
+    SCOPES.set(SCOPES.get() + 1);
+    let result = work();
+    SCOPES.set(SCOPES.get() - 1);
+    result
 }
 
 /// What a recording needs of its queue.
@@ -102,6 +118,7 @@ impl SimQueue {
         limits: Limits,
         settings: Settings,
         sanitizer: Option<Arc<Sanitizer>>,
+        unscoped: Arc<AtomicUsize>,
     ) -> Result<Self> {
         let failed = |error| Error::Device(format!("queue '{label}': {error}"));
         let (sender, receiver) = mpsc::channel();
@@ -124,7 +141,7 @@ impl SimQueue {
             sanitizer.add_queue(&timeline);
         }
         let target = SimTarget { sender, timeline, sanitizer };
-        Ok(Self { label: label.to_owned(), limits, target, resident: Count::default() })
+        Ok(Self { label: label.to_owned(), limits, target, resident: Count::default(), unscoped })
     }
 }
 
@@ -134,6 +151,9 @@ impl Queue for SimQueue {
     type CommandBuffer = SimCommandBuffer;
 
     fn new_command_buffer(&self, label: &str) -> Result<SimCommandBuffer> {
+        if SCOPES.get() == 0 {
+            self.unscoped.fetch_add(1, Ordering::Relaxed);
+        }
         Ok(Recording::new(label, self.limits.clone(), self.target.clone()))
     }
 }

@@ -43,15 +43,15 @@ pub(crate) struct Kernels {
 impl Kernels {
     /// Loads them.
     pub fn load<D: Device>(loader: &mut Loader<'_, D>) -> Result<Kernels> {
-        fn by_dim<D: Device>(library: &mut LibraryLoader<'_, '_, D>, prefix: &str) -> Result<Vec<ByCache>> {
+        fn by_dim<D: Device>(library: &mut LibraryLoader<'_, '_, D>, prefix: &str) -> Vec<ByCache> {
             FLASH_DIMS.iter().map(|dim| ByCache::load_fast(library, prefix, &format!("_d{dim}"))).collect()
         }
         let mut library = loader.library(&DECODE)?;
-        let classic = ByCache::load(&mut library, "attention_classic_", "")?;
-        let flash = by_dim(&mut library, "attention_flash_")?;
-        let combine = library.kernel("attention_combine")?;
+        let classic = ByCache::load(&mut library, "attention_classic_", "");
+        let flash = by_dim(&mut library, "attention_flash_");
+        let combine = library.kernel("attention_combine");
         let prefill = match loader.capabilities().simdgroup_matrix {
-            true => Some(by_dim(&mut loader.library(&PREFILL)?, "attention_prefill_")?),
+            true => Some(by_dim(&mut loader.library(&PREFILL)?, "attention_prefill_")),
             false => None,
         };
         Ok(Kernels { classic, flash, combine, prefill })

@@ -34,7 +34,7 @@ impl ByCache {
         library: &mut LibraryLoader<'_, '_, D>,
         prefix: &str,
         suffix: &str,
-    ) -> Result<ByCache> {
+    ) -> ByCache {
         ByCache::load_types(library, &ByCache::TYPES, prefix, suffix)
     }
 
@@ -43,7 +43,7 @@ impl ByCache {
         library: &mut LibraryLoader<'_, '_, D>,
         prefix: &str,
         suffix: &str,
-    ) -> Result<ByCache> {
+    ) -> ByCache {
         ByCache::load_types(library, &ByCache::TYPES[..3], prefix, suffix)
     }
 
@@ -52,10 +52,10 @@ impl ByCache {
         types: &[(DType, &str)],
         prefix: &str,
         suffix: &str,
-    ) -> Result<ByCache> {
+    ) -> ByCache {
         let kernel =
-            |&(dtype, name): &(DType, &str)| Ok((dtype, library.kernel(&format!("{prefix}{name}{suffix}"))?));
-        Ok(ByCache(types.iter().map(kernel).collect::<Result<_>>()?))
+            |&(dtype, name): &(DType, &str)| (dtype, library.kernel(&format!("{prefix}{name}{suffix}")));
+        ByCache(types.iter().map(kernel).collect())
     }
 
     /// The kernel for a cache whose keys and values are of this type, if there is one.
@@ -108,8 +108,8 @@ impl Kernels {
     pub fn load<D: Device>(loader: &mut Loader<'_, D>) -> Result<Kernels> {
         let mut library = loader.library(&LIBRARY)?;
         Ok(Kernels {
-            kv_store: ByCache::load(&mut library, "kv_store_", "")?,
-            qkv_finish: ByCache::load(&mut library, "qkv_finish_", "")?,
+            kv_store: ByCache::load(&mut library, "kv_store_", ""),
+            qkv_finish: ByCache::load(&mut library, "qkv_finish_", ""),
         })
     }
 }

@@ -69,18 +69,18 @@ impl Kernels {
             let constants = FunctionConstants::new()
                 .set(0, ConstantValue::I32(operation))
                 .set(1, ConstantValue::I32(activation));
-            library.kernel_with(name, &constants)
+            library.kernel_with(name, constants)
         };
         let mut unary = |activation: i32| kernel("unary", UNARY_ACTIVATION, activation);
-        let activations = [unary(1)?, unary(2)?, unary(3)?];
+        let activations = [unary(1), unary(2), unary(3)];
         let mut gated = |activation: i32| kernel("binary", BINARY_GATED, activation);
         Ok(Kernels {
             activations,
-            gated: [gated(1)?, gated(2)?, gated(3)?, gated(ACTIVATION_CLAMPED)?],
-            scale: kernel("unary", UNARY_SCALE, 0)?,
-            soft_cap: kernel("unary", UNARY_SOFT_CAP, 0)?,
-            add: kernel("binary", BINARY_ADD, 0)?,
-            mul: kernel("binary", BINARY_MUL, 0)?,
+            gated: [gated(1), gated(2), gated(3), gated(ACTIVATION_CLAMPED)],
+            scale: kernel("unary", UNARY_SCALE, 0),
+            soft_cap: kernel("unary", UNARY_SOFT_CAP, 0),
+            add: kernel("binary", BINARY_ADD, 0),
+            mul: kernel("binary", BINARY_MUL, 0),
         })
     }
 }

@@ -38,10 +38,10 @@ impl Kernels {
     /// Loads them.
     pub fn load<D: Device>(loader: &mut Loader<'_, D>) -> Result<Kernels> {
         let mut library = loader.library(&LIBRARY)?;
-        let matvec = ByFormat::load(&mut library, "expert_matvec_", "")?;
-        let (route, combine) = (library.kernel("expert_route")?, library.kernel("combine_experts")?);
+        let matvec = ByFormat::load(&mut library, "expert_matvec_", "");
+        let (route, combine) = (library.kernel("expert_route"), library.kernel("combine_experts"));
         let gemm = match loader.capabilities().simdgroup_matrix {
-            true => Some(ByFormat::load(&mut loader.library(&GEMM)?, "expert_gemm_", "")?),
+            true => Some(ByFormat::load(&mut loader.library(&GEMM)?, "expert_gemm_", "")),
             false => None,
         };
         Ok(Kernels { matvec, route, combine, gemm })

@@ -33,9 +33,9 @@ impl Kernels {
         let mut library = loader.library(&MATVEC)?;
         let mut of = |tokens: usize| ByFormat::load(&mut library, "matvec_", &format!("_n{tokens}"));
         let [a, b, c, d] = MATVEC_TOKENS;
-        let matvec = [of(a)?, of(b)?, of(c)?, of(d)?];
+        let matvec = [of(a), of(b), of(c), of(d)];
         let gemm = match loader.capabilities().simdgroup_matrix {
-            true => Some(ByFormat::load(&mut loader.library(&GEMM)?, "gemm_", "")?),
+            true => Some(ByFormat::load(&mut loader.library(&GEMM)?, "gemm_", "")),
             false => None,
         };
         Ok(Kernels { matvec, gemm })

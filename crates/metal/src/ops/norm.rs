@@ -48,7 +48,7 @@ impl Kernels {
         {
             for weight2 in [false, true] {
                 let variant = Variant { first, weight1, sum, weight2 };
-                kernels.push((variant, widths(&mut library, variant)?));
+                kernels.push((variant, widths(&mut library, variant)));
             }
         }
         Ok(Kernels(kernels))
@@ -60,16 +60,16 @@ impl Kernels {
     }
 }
 
-fn widths<D: Device>(library: &mut LibraryLoader<'_, '_, D>, variant: Variant) -> Result<Widths> {
+fn widths<D: Device>(library: &mut LibraryLoader<'_, '_, D>, variant: Variant) -> Widths {
     let constants = FunctionConstants::new()
         .set(0, ConstantValue::Bool(variant.first))
         .set(1, ConstantValue::Bool(variant.weight1))
         .set(2, ConstantValue::Bool(variant.sum))
         .set(3, ConstantValue::Bool(variant.weight2));
-    Ok(Widths {
-        narrow: library.kernel_with("rms_norm_1sg", &constants)?,
-        wide: library.kernel_with("rms_norm_row", &constants)?,
-    })
+    Widths {
+        narrow: library.kernel_with("rms_norm_1sg", constants.clone()),
+        wide: library.kernel_with("rms_norm_row", constants),
+    }
 }
 
 /// A norm, and what stands before it in the same dispatch.

@@ -17,7 +17,7 @@ pub(crate) struct Kernels {
 impl Kernels {
     /// Loads them.
     pub fn load<D: Device>(loader: &mut Loader<'_, D>) -> Result<Kernels> {
-        Ok(Kernels { rope: loader.library(&LIBRARY)?.kernel("rope")? })
+        Ok(Kernels { rope: loader.library(&LIBRARY)?.kernel("rope") })
     }
 }
 

@@ -19,7 +19,7 @@ pub(crate) struct Kernels {
 impl Kernels {
     /// Loads them.
     pub fn load<D: Device>(loader: &mut Loader<'_, D>) -> Result<Kernels> {
-        Ok(Kernels { softmax: loader.library(&LIBRARY)?.kernel("softmax")? })
+        Ok(Kernels { softmax: loader.library(&LIBRARY)?.kernel("softmax") })
     }
 }
 

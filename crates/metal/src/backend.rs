@@ -322,7 +322,7 @@ impl<D: Device> Backend for MetalBackend<D> {
         if mapped.is_empty() {
             return Ok(());
         }
-        self.residency.add(&mapped);
+        self.residency.map(&mapped);
         self.warm_up(&mapped)
     }
 
@@ -360,10 +360,13 @@ impl<D: Device> Backend for MetalBackend<D> {
     }
 
     fn alloc_state(&mut self, spec: &StateSpec) -> Result<StateId, BackendError> {
-        self.core.states.alloc(&self.core.device, spec)
+        let state = self.core.states.alloc(&self.core.device, spec)?;
+        self.residency.keep(&self.core.states.buffers(state), &[]);
+        Ok(state)
     }
 
     fn free_state(&mut self, state: StateId) {
+        self.residency.keep(&[], &self.core.states.buffers(state));
         self.core.states.free(state);
     }
 

@@ -1,4 +1,4 @@
-//! Keeping weights mapped for the GPU: what is asked of a queue's residency set, when, and for how long.
+//! Keeping weights and caches mapped for the GPU: what is asked of a queue's residency set, when, and for how long.
 //!
 //! A system may unmap memory a second after the last work that used it, and the next token pays for mapping all weights
 //! again. So while nothing is submitted, the memory is asked for at intervals. After some minutes that ends: a program
@@ -53,12 +53,19 @@ impl<B: 'static> Residency<B> {
     }
 
     /// Adds buffers and has them mapped.
-    pub fn add(&self, buffers: &[B]) {
+    pub fn map(&self, buffers: &[B]) {
         if let Some(shared) = &self.shared {
             let mut set = lock(&shared.set);
-            set.add(buffers);
+            set.change(buffers, &[]);
             set.request();
             shared.used();
+        }
+    }
+
+    /// Keeps buffers, once the first work has mapped them, and others no longer.
+    pub fn keep(&self, added: &[B], removed: &[B]) {
+        if let Some(shared) = &self.shared {
+            lock(&shared.set).change(added, removed);
         }
     }
 
@@ -165,7 +172,7 @@ mod tests {
 
     #[derive(Debug, PartialEq, Eq)]
     enum Event {
-        Added(usize),
+        Changed(usize, usize),
         Asked,
         Gone,
     }
@@ -180,8 +187,8 @@ mod tests {
     }
 
     impl ResidencySet<u8> for Told {
-        fn add(&mut self, buffers: &[u8]) {
-            self.tell(Event::Added(buffers.len()));
+        fn change(&mut self, added: &[u8], removed: &[u8]) {
+            self.tell(Event::Changed(added.len(), removed.len()));
         }
 
         fn request(&mut self) {
@@ -229,8 +236,8 @@ mod tests {
     #[test]
     fn the_thread_asks_sleeps_and_wakes() {
         let (residency, events) = start(10, 100);
-        residency.add(&[1, 2, 3]);
-        assert_eq!(events.recv_timeout(LONG), Ok(Event::Added(3)));
+        residency.map(&[1, 2, 3]);
+        assert_eq!(events.recv_timeout(LONG), Ok(Event::Changed(3, 0)));
         for _ in 0..3 {
             assert_eq!(events.recv_timeout(LONG), Ok(Event::Asked));
         }
@@ -248,11 +255,14 @@ mod tests {
     #[test]
     fn the_end_takes_the_set_along_at_once() {
         let (residency, events) = start(60_000, 60_000);
+        residency.keep(&[1], &[2, 3]);
+        assert_eq!(events.try_recv(), Ok(Event::Changed(1, 2)));
         drop(residency);
         assert_eq!(events.try_recv(), Ok(Event::Gone));
         // A device without such a thing.
         let none = Residency::<u8>::of(None, TIMES);
-        none.add(&[1]);
+        none.map(&[1]);
+        none.keep(&[1], &[]);
         none.used();
     }
 }

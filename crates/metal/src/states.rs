@@ -54,6 +54,12 @@ impl<B: Buffer> States<B> {
         self.states.remove(&id.0);
     }
 
+    /// The buffers of a state; none of one that was given back.
+    pub fn buffers(&self, id: StateId) -> Vec<B> {
+        let parts = self.states.get(&id.0).into_iter().flatten();
+        parts.map(|(_, tensor)| tensor.slice.memory.buffer().clone()).collect()
+    }
+
     /// A part of a state: all rows.
     pub fn part(&self, id: StateId, part: StatePart) -> Result<Tensor<B>, BackendError> {
         let parts = self.states.get(&id.0).ok_or(BackendError::UnknownHandle { kind: "state", id: id.0 })?;

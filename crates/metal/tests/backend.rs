@@ -260,8 +260,11 @@ fn states_are_zero_and_read_in_whole_rows() {
     assert!(matches!(past_the_end, Err(BackendError::Length { .. })), "{past_the_end:?}");
     let other = backend.read_state(id, StatePart::Recurrent, 0, &mut bytes);
     assert!(matches!(other, Err(BackendError::Invariant { .. })), "{other:?}");
+    let resident = backend.device().resident();
+    assert_eq!((resident.sets, resident.buffers), (1, 2), "kept mapped");
     backend.free_state(id);
     backend.free_state(id);
+    assert_eq!(backend.device().resident().buffers, 0);
     let gone = backend.read_state(id, StatePart::Key, 0, &mut bytes);
     assert_eq!(gone, Err(BackendError::UnknownHandle { kind: "state", id: id.0 }));
 }

@@ -55,9 +55,11 @@ impl SimResidencySet {
 }
 
 impl ResidencySet<SimBuffer> for SimResidencySet {
-    fn add(&mut self, buffers: &[SimBuffer]) {
-        self.buffers.extend_from_slice(buffers);
-        self.count(|count| count.buffers += buffers.len());
+    fn change(&mut self, added: &[SimBuffer], removed: &[SimBuffer]) {
+        let before = self.buffers.len();
+        self.buffers.extend_from_slice(added);
+        self.buffers.retain(|held| removed.iter().all(|buffer| buffer.identity() != held.identity()));
+        self.count(|count| count.buffers = count.buffers + self.buffers.len() - before);
     }
 
     fn request(&mut self) {

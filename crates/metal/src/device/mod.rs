@@ -223,8 +223,8 @@ pub trait Buffer: Clone + Send + Sync + 'static {
 /// Memory that the device has mapped before work needs it, so that no submission pays for that. It is part of what the work
 /// of its queue may use until it is dropped.
 pub trait ResidencySet<B>: Send {
-    /// Adds buffers. The memory of those that someone else owns must outlive the set.
-    fn add(&mut self, buffers: &[B]);
+    /// Takes buffers in, and others out. The memory of those that someone else owns must outlive their time in the set.
+    fn change(&mut self, added: &[B], removed: &[B]);
 
     /// Asks that all of it be mapped now. A system may take the memory out again soon after the queue's last work, unless it is
     /// asked again.

@@ -82,8 +82,9 @@ pub fn runs_dispatches_in_order<D: Device>(device: D) {
     let copy = bench.buffer(&[0.0; 100]);
     let mut resident = bench.device.new_residency_set(&bench.queue).unwrap();
     if let Some(resident) = &mut resident {
-        resident.add(&[values.clone(), copy.clone()]);
+        resident.change(&[values.clone(), copy.clone()], &[]);
         resident.request();
+        resident.change(&[], std::slice::from_ref(&copy));
     }
     for mode in [DispatchMode::Serial, DispatchMode::Concurrent] {
         bench

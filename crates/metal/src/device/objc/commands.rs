@@ -52,8 +52,9 @@ pub(super) struct ObjcResidencySet {
 unsafe impl Send for ObjcResidencySet {}
 
 impl ResidencySet<ObjcBuffer> for ObjcResidencySet {
-    fn add(&mut self, buffers: &[ObjcBuffer]) {
-        buffers.iter().for_each(|buffer| self.raw.addAllocation(ProtocolObject::from_ref(&*buffer.raw)));
+    fn change(&mut self, added: &[ObjcBuffer], removed: &[ObjcBuffer]) {
+        added.iter().for_each(|buffer| self.raw.addAllocation(ProtocolObject::from_ref(&*buffer.raw)));
+        removed.iter().for_each(|buffer| self.raw.removeAllocation(ProtocolObject::from_ref(&*buffer.raw)));
         self.raw.commit();
     }
 
@@ -225,11 +226,10 @@ impl ComputeEncoder for ObjcEncoder<'_> {
 
     fn set_threadgroup_memory(&mut self, slot: usize, length: usize) -> Result<()> {
         self.encoding.set_threadgroup_memory(slot, length)?;
-        // Metal takes no length of 0. What stays there is nobody's: a kernel's own lengths are set before each of its dispatches.
-        if length > 0 {
-            // SAFETY: slot and length were checked.
-            self.send(|raw| unsafe { raw.setThreadgroupMemoryLength_atIndex(length, slot) });
-        }
+        // Metal takes no length of 0. What stays may be charged to a kernel that has no use for it: the least, then.
+        let length = length.max(self.command_buffer.limits.threadgroup_memory_alignment);
+        // SAFETY: slot and length were checked.
+        self.send(|raw| unsafe { raw.setThreadgroupMemoryLength_atIndex(length, slot) });
         Ok(())
     }
 

@@ -46,13 +46,13 @@ pub struct ObjcDevice {
 }
 
 impl ObjcDevice {
-    /// The system's default GPU.
+    /// The system's default GPU. Before macOS 13 there is neither the kernels' language nor their reflection.
     ///
     /// # Errors
-    /// [`Error::Device`] on a machine without one that Metal supports.
+    /// [`Error::Device`] on a machine without one that Metal supports, and on an older system.
     pub fn system_default() -> Result<Self> {
-        let raw = MTLCreateSystemDefaultDevice()
-            .ok_or_else(|| Error::Device("Metal finds no GPU on this machine".to_owned()))?;
+        let missing = || Error::Device("Metal finds no GPU, or the system is older than macOS 13".to_owned());
+        let raw = MTLCreateSystemDefaultDevice().filter(|_| available!(macos = 13.0)).ok_or_else(missing)?;
         // Metal numbers the families in a row.
         let family = |number: u32| MTLGPUFamily(MTLGPUFamily::Apple1.0 + number as isize - 1);
         let newest = (7..=10).rev().find(|&number| raw.supportsFamily(family(number)));

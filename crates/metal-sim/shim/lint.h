@@ -15,6 +15,8 @@ template <class T, int Index> bool is_defined(const FunctionConstant<T, Index>&)
 template <int Id, class T> METAL_SIM_LINT_THREADGROUP T& local_memory();
 }  // namespace metal_sim
 
+#undef METAL_SIM_LOOP
+#define METAL_SIM_LOOP(DIRECTIVE) _Pragma(DIRECTIVE)
 #define is_function_constant_defined(NAME) metal_sim::is_defined(NAME)
 #define kernel static
 #define device METAL_SIM_LINT_DEVICE

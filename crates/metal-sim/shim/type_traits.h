@@ -3,6 +3,11 @@
 #pragma clang system_header
 #include "runtime.h"
 
+namespace metal_sim {
+// Not in `metal`, where projects define their own: Apple's library has none.
+template <class...> using void_t = void;
+}  // namespace metal_sim
+
 namespace metal {
 template <class T, T V> struct integral_constant {
   static constexpr T value = V;
@@ -18,7 +23,6 @@ using false_type = bool_constant<false>;
 template <bool B, class T = void> struct enable_if {};
 template <class T> struct enable_if<true, T> { using type = T; };
 template <bool B, class T = void> using enable_if_t = typename enable_if<B, T>::type;
-template <class...> using void_t = void;
 template <bool B, class T, class F> struct conditional { using type = T; };
 template <class T, class F> struct conditional<false, T, F> { using type = F; };
 template <bool B, class T, class F> using conditional_t = typename conditional<B, T, F>::type;

@@ -127,7 +127,7 @@ template <class T> using ElementOf = typename Info<T>::Element;
 
 // The type of a launch constant's value, and that of any other operand.
 template <class A, class = void> struct OperandOf { static constexpr bool is_constant = false; using Type = decay_t<A>; };
-template <class A> struct OperandOf<A, metal::void_t<typename A::constant_type>> {
+template <class A> struct OperandOf<A, void_t<typename A::constant_type>> {
   static constexpr bool is_constant = true;
   using Type = typename A::constant_type;
 };

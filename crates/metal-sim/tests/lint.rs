@@ -222,3 +222,8 @@ fn a_missing_include_is_an_error_of_its_own() {
     let error = lint(&clang, source, &CompileOptions::default()).unwrap_err();
     assert!(error.to_string().contains("'nowhere.h' file not found"), "{error}");
 }
+
+#[test]
+fn there_is_no_complaint_about_what_projects_write() {
+    assert_eq!(look("projects.metal", include_str!("msl/projects.metal")).diagnostics, []);
+}

@@ -40,3 +40,29 @@ fn constants_of_a_launch_work_with_every_operator() {
     let expected = [1.5, 2.5, 1.0, 1.5, -0.5, 2.0, 1.0, 2.0, 5.0, 3.5, 3.5, 0.75, 2.5, 1.0];
     assert_eq!(read::<f32>(&out), expected);
 }
+
+#[test]
+fn kernels_share_their_names_with_functions() {
+    let lab = Lab::new("projects.metal", SOURCE);
+    for (kernel, expected) in [("sign_of", [-1, 1]), ("abs", [3, 4])] {
+        let out = lab.buffer(&[-3i32, 4]);
+        lab.launch(kernel).buffer(0, &out).threads(Size::width(2), Size::width(2)).unwrap();
+        assert_eq!(read::<i32>(&out), expected, "{kernel}");
+    }
+}
+
+#[test]
+fn loops_heed_their_directives() {
+    let lab = Lab::new("projects.metal", SOURCE);
+    let out = lab.buffer(&[1f32, 2.0, 3.0, 4.0]);
+    lab.launch("unrolled").buffer(0, &out).threads(Size::width(1), Size::width(1)).unwrap();
+    assert_eq!(read::<f32>(&out)[0], 18.0);
+}
+
+#[test]
+fn members_are_chosen_by_the_type_of_their_result() {
+    let lab = Lab::new("projects.metal", SOURCE);
+    let out = lab.buffer(&[0f32; 2]);
+    lab.launch("chosen").buffer(0, &out).threads(Size::width(1), Size::width(1)).unwrap();
+    assert_eq!(read::<f32>(&out), [1.5, 101.0]);
+}

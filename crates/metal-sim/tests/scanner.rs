@@ -96,6 +96,30 @@ fn translation_keeps_lines_and_rewrites_in_place() {
 }
 
 #[test]
+fn directives_about_loops_stay_and_others_go() {
+    for (directive, kept) in [
+        ("#pragma unroll", Some("unroll")),
+        ("#pragma unroll(4)", Some("unroll(4)")),
+        ("# pragma nounroll", Some("nounroll")),
+        ("#pragma clang loop unroll(full)", Some("clang loop unroll(full)")),
+        ("#pragma clang loop vectorize(enable)", Some("clang loop vectorize(enable)")),
+        ("#pragma METAL internals : enable", None),
+        ("#pragma clang diagnostic ignored \"-Wall\"", None),
+        ("#pragma unroll \"4", None),
+        ("#pragma once", None),
+        ("#ident", None),
+    ] {
+        let source = format!(
+            "kernel void k(device float* x) {{\n{directive}\n    for (int i = 0; i < 4; i++) x[i] = i;\n}}\n"
+        );
+        let text = translate(&source, &found(&source), None).unwrap();
+        let expected = kept.map_or_else(String::new, |words| format!("METAL_SIM_LOOP(\"{words}\")"));
+        let mut lines = text.lines().skip_while(|line| !line.starts_with("kernel void k"));
+        assert_eq!(lines.nth(1), Some(expected.as_str()), "{directive}");
+    }
+}
+
+#[test]
 fn refusals_name_the_place() {
     let cases = [
         ("static float f() {\n  double x = 1;\n}", "2:3: 'double': MSL has no double"),
@@ -182,6 +206,7 @@ fn innocent_sources_pass() {
         "kernel void k() { threadgroup float* p = nullptr; threadgroup half& r = *q; }",
         "static void f(threadgroup float (*rows)[8]) {}",
         "static int f(thread int (&a)[4]) { return a[a[0]]; }",
+        "kernel void exp(device float* x) { x[0] = exp(x[0]); }",
         ";;;",
         "",
     ] {
@@ -303,6 +328,35 @@ fn buffers_of_pointers_are_told() {
              Loader mine{x, nullptr};
          }",
     );
+}
+
+#[test]
+fn overloads_on_address_spaces_with_bodies_of_their_own_are_told() {
+    let source = "static float f(device float* p) { return p[0]; }\nstatic float f(threadgroup float* p) { return p[1]; }";
+    let found = refusal(source);
+    assert!(found.starts_with("2:1: differs from the function of line 1 in address spaces alone"), "{found}");
+    // The same but for its own casts, a declaration before, and what is written twice, which is the compiler's to refuse.
+    for innocent in [
+        "static float f(device float* p) { return *(device float*)p; }\nstatic float f(thread float* p) { return *(thread float*)p; }",
+        "static float f(device float* p);\nstatic float f(device float* p) { return p[0]; }",
+        "static float f(device float* p) { return 1; }\nstatic float f(device float* p) { return 1; }",
+    ] {
+        found_in_lint_and_run(innocent);
+    }
+}
+
+#[test]
+fn constructors_in_several_address_spaces_are_one() {
+    let source = "template <typename T> struct Pair {\n    T m;\n    constexpr Pair<T>() = default;\n    constexpr Pair<T>() threadgroup = default;\n};";
+    for scan in [found(source), metal_sim::scan::scan_for_lint(source).unwrap().0] {
+        let text = translate(source, &scan, None).unwrap();
+        assert_eq!(text.matches("constexpr Pair<T>()").count(), 1, "{text}");
+    }
+}
+
+fn found_in_lint_and_run(source: &str) {
+    found(source);
+    assert_eq!(metal_sim::scan::scan_for_lint(source).unwrap().1, [], "{source}");
 }
 
 #[test]

@@ -8,6 +8,8 @@
 #define METAL_SIM_OUTLINE METAL_SIM_INLINE
 #define METAL_SIM_ENTRY METAL_SIM_INLINE
 #define METAL_SIM_FENCE() __nvvm_membar_gl()
+// How a loop is to be compiled: on a GPU unrolling is what makes registers of arrays.
+#define METAL_SIM_LOOP(DIRECTIVE) _Pragma(DIRECTIVE)
 #define METAL_SIM_UNCHECKED
 #define METAL_SIM_UNCHECKED_BEGIN
 #define METAL_SIM_UNCHECKED_END

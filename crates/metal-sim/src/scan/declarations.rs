@@ -63,6 +63,8 @@ fn run(text: &str, purpose: Purpose) -> Result<(Scan, Vec<Diagnostic>), Vec<Diag
         pointers: BTreeMap::new(),
         record_names: BTreeSet::new(),
         integers: Integers::default(),
+        function_names: BTreeSet::new(),
+        kernel_names: Vec::new(),
         signatures: BTreeMap::new(),
         dynamic_constants: Vec::new(),
         unique: 0,
@@ -73,16 +75,47 @@ fn run(text: &str, purpose: Purpose) -> Result<(Scan, Vec<Diagnostic>), Vec<Diag
     let recursion = scanner.calls.recursive_functions(&tokens);
     scanner.diagnostics.extend(recursion);
     for &(start, end) in &tokens.pragmas {
-        scanner.edit(start, end, String::new());
+        scanner.edit(start, end, loop_directive(&text[start..end]));
     }
-    let Scanner { mut scan, diagnostics, uses, .. } = scanner;
+    let Scanner { mut scan, diagnostics, uses, function_names, kernel_names, .. } = scanner;
     let constants: Vec<&str> = scan.constants.iter().map(|constant| constant.name.as_str()).collect();
     for kernel in &mut scan.kernels {
         let name = kernel.name.rsplit("::").next().unwrap_or(&kernel.name);
         kernel.required_constants = uses.required(&tokens, name, &constants).into_iter().collect();
     }
+    for (kernel, &name) in scan.kernels.iter_mut().zip(&kernel_names) {
+        // Of a kernel with the name of a function nobody could take the address.
+        if !kernel.is_template && function_names.contains(tokens.get(name)) {
+            let original = tokens.get(name);
+            kernel.host_name.get_or_insert_with(|| original.to_owned());
+            kernel.name.push_str("_metal_sim_kernel");
+            let (start, end) = (tokens.all[name].start, tokens.all[name].end);
+            scan.edits.push(Edit { start, end, text: format!("{original}_metal_sim_kernel") });
+        }
+    }
     scan.edits = apart(scan.edits);
     Ok((scan, in_order(&tokens, diagnostics)))
+}
+
+/// What becomes of a directive: nothing, or the shim's macro for one that tells how the loop behind it is compiled. Clang
+/// takes the words of Apple's compiler.
+fn loop_directive(directive: &str) -> String {
+    let Some(words) = directive.trim_start_matches('#').trim_start().strip_prefix("pragma") else {
+        return String::new();
+    };
+    let words = words.trim();
+    let mut names =
+        words.split(|c: char| !c.is_ascii_alphanumeric() && c != '_').filter(|word| !word.is_empty());
+    let is_about_loops = match names.next() {
+        Some("unroll" | "nounroll") => true,
+        Some("clang") => names.next() == Some("loop"),
+        _ => false,
+    };
+    if is_about_loops && !words.contains(['"', '\\']) {
+        format!("METAL_SIM_LOOP(\"{words}\")")
+    } else {
+        String::new()
+    }
 }
 
 /// Sorts complaints by place. Of two about one place the first says it all.
@@ -126,12 +159,25 @@ pub(super) struct Scanner<'t> {
     /// The names of all records.
     record_names: BTreeSet<String>,
     pub integers: Integers,
-    /// Declarations so far without their address spaces: their bodies, and whether they had any.
-    signatures: BTreeMap<String, (String, bool)>,
+    /// The names of all functions with a body that are no kernels and no members.
+    function_names: BTreeSet<String>,
+    /// The token that names each kernel.
+    kernel_names: Vec<usize>,
+    /// Declarations so far, by their text without address spaces.
+    signatures: BTreeMap<String, Signature>,
     /// Function constants and constants computed from them: values that only a launch knows.
     dynamic_constants: Vec<String>,
     unique: u32,
     depth: usize,
+}
+
+/// What is known of an earlier declaration.
+struct Signature {
+    /// Its body without address spaces, empty if it has none.
+    body: String,
+    has_address_space: bool,
+    /// Its first token and the one behind its last.
+    tokens: Range<usize>,
 }
 
 /// A declaration at namespace or record scope, as ranges of tokens.
@@ -430,7 +476,13 @@ impl Scanner<'_> {
         if self.records.is_empty() {
             self.uses.function(tokens.get(name), name + 1..close.min(tokens.all.len()));
         }
-        self.calls.define(tokens, name, body, close, declaration.is_template);
+        // What a kernel calls by its own name is a function of the library: kernels cannot be called.
+        if !is_kernel {
+            if self.records.is_empty() {
+                self.function_names.insert(tokens.get(name).to_owned());
+            }
+            self.calls.define(tokens, name, body, close, declaration.is_template);
+        }
         scan_body(self, body, close, is_kernel);
     }
 

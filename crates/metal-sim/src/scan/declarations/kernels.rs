@@ -58,6 +58,7 @@ impl Scanner<'_> {
             qualified.push_str("::");
         }
         qualified.push_str(tokens.get(name));
+        self.kernel_names.push(name);
         self.scan.kernels.push(Kernel {
             name: qualified,
             host_name,

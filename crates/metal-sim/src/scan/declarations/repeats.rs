@@ -1,6 +1,8 @@
 //! Declarations that differ in nothing but address spaces, which C++ takes for the same.
 
-use super::{Declaration, Scanner, Scope};
+use std::ops::Range;
+
+use super::{Declaration, Scanner, Scope, Signature};
 
 impl Scanner<'_> {
     /// Whether a function differs from an earlier one in nothing but address spaces, which have no effect here:
@@ -31,10 +33,11 @@ impl Scanner<'_> {
                 says_const |= add_const;
                 self.replace(index, index, if add_const { "const".to_owned() } else { String::new() });
             }
-            if self.is_lint() && has_address_space {
+            if self.is_lint() {
                 // Those for the other spaces return references to these.
+                let (result, _) = self.words_in_any_space(declaration.start..name);
                 signature = format!(
-                    "{:?} {:?}{}",
+                    "{:?} {:?}{result} {}",
                     self.namespaces,
                     self.records.last(),
                     tokens.slice(name..(close + 1).min(declaration.end))
@@ -68,29 +71,41 @@ impl Scanner<'_> {
         has_address_space: bool,
         whatever_body: bool,
     ) -> bool {
-        match self.signatures.get(&signature) {
-            Some((earlier, earlier_has))
-                if (has_address_space || *earlier_has)
-                    && (whatever_body || *earlier == body && !body.is_empty()) =>
-            {
-                self.replace(declaration.start, declaration.end - 1, String::new());
-                true
-            }
-            Some(_) => false,
-            None => {
-                self.signatures.insert(signature, (body, has_address_space));
-                false
-            }
+        let tokens = declaration.start..declaration.end;
+        let Some(earlier) = self.signatures.get(&signature) else {
+            self.signatures.insert(signature, Signature { body, has_address_space, tokens });
+            return false;
+        };
+        if !has_address_space && !earlier.has_address_space {
+            return false;
         }
+        if whatever_body || earlier.body == body && !body.is_empty() {
+            self.replace(declaration.start, declaration.end - 1, String::new());
+            return true;
+        }
+        let is_written_twice = self.tokens.slice(tokens) == self.tokens.slice(earlier.tokens.clone());
+        if !body.is_empty() && !earlier.body.is_empty() && !is_written_twice {
+            let line = self.tokens.all.get(earlier.tokens.start).map_or(0, |token| token.line);
+            let message = format!(
+                "differs from the function of line {line} in address spaces alone, but not in its body: such \
+                 overloads are outside the subset that the simulator runs"
+            );
+            self.report(declaration.head, message);
+        }
+        false
     }
 
     /// The words of a range with `constant` as `const` and without the other address spaces, and whether there
     /// were any. For lint they tell declarations apart and stay.
-    fn without_address_spaces(&self, range: std::ops::Range<usize>) -> (String, bool) {
-        let (mut text, mut found) = (String::new(), false);
+    fn without_address_spaces(&self, range: Range<usize>) -> (String, bool) {
         if self.is_lint() {
             return (range.map(|index| self.tokens.get(index)).collect::<Vec<_>>().join(" "), false);
         }
+        self.words_in_any_space(range)
+    }
+
+    fn words_in_any_space(&self, range: Range<usize>) -> (String, bool) {
+        let (mut text, mut found) = (String::new(), false);
         for index in range {
             match self.tokens.get(index) {
                 "device" | "thread" | "threadgroup" => found = true,

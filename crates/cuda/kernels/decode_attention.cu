@@ -40,6 +40,9 @@
 #define VALUE_STRIDE (VALUE_DIM + 8)
 #define SLOT_HALVES (TILE_KEYS * (KEY_STRIDE > VALUE_STRIDE ? KEY_STRIDE : VALUE_STRIDE))
 #define LOG2_E 1.4426950408889634f
+// Matrices that are fetched ahead, and how many bytes of them a thread asks for at a time.
+#define MOST_AHEAD 3
+#define AHEAD_LINE 1024
 
 struct DecodeAttentionArgs : Attended {
     const float *k, *v;           // of the new token, before norm and rotation; or null: they are in the cache
@@ -50,7 +53,25 @@ struct DecodeAttentionArgs : Attended {
     u32 *done;      // [tokens, blocks of heads], zero between launches
     u32 least;      // keys of a block where there are several
     float epsilon;
+    u32 splits;     // blocks that the keys are shared out over, at most; those beyond fetch ahead
+    // Weights of the products that come later, to be brought to the second-level cache while memory has little to do.
+    u32 ahead_bytes[MOST_AHEAD];
+    const u8 *ahead[MOST_AHEAD];
 };
+
+// Brings what is read later to the second-level cache, shared out over the blocks that do this.
+__device__ __forceinline__ void fetch_ahead(const DecodeAttentionArgs &a) {
+#if __CUDA_ARCH__ >= 900
+    const u32 blocks = gridDim.x - a.splits;
+    const u32 block = (blockIdx.z * gridDim.y + blockIdx.y) * blocks + blockIdx.x - a.splits;
+    const u32 step = blocks * gridDim.y * gridDim.z * THREADS * AHEAD_LINE;
+    for (int i = 0; i < MOST_AHEAD; i++)
+        for (u32 at = (block * THREADS + threadIdx.x) * AHEAD_LINE; at < a.ahead_bytes[i]; at += step) {
+            const u32 bytes = min((u32)AHEAD_LINE, a.ahead_bytes[i] - at);
+            asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(a.ahead[i] + at), "r"(bytes) : "memory");
+        }
+#endif
+}
 
 // From where all multiprocessors see it.
 __device__ __forceinline__ float4 load_shared_by_all(const float *p) {
@@ -221,8 +242,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2) decode_attention(const 
 
     const u32 token = blockIdx.z, kv = blockIdx.y / GROUPS, group = blockIdx.y % GROUPS;
     const u32 head0 = kv * PER_KV + group * HEADS;
+    const u32 splits = a.splits;
     const u32 count = min((u32)HEADS, PER_KV - group * HEADS);
     let_next_start();
+    if (blockIdx.x >= splits) return fetch_ahead(a);
 
     // Most often each sequence has one token. Of one sequence nothing is read.
     u32 sequence = min(token, a.sequences - 1);
@@ -231,7 +254,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2) decode_attention(const 
     // The new token's own key is apart.
     const u32 last_key = (u32)a.positions[token];
     const u32 first_all = WINDOWED && last_key + 1 > a.window ? last_key + 1 - a.window : 0;
-    const u32 older = last_key - first_all, splits = gridDim.x;
+    const u32 older = last_key - first_all;
     const u32 per_split = (max(a.least, (older + splits - 1) / splits) + TILE_KEYS - 1) / TILE_KEYS * TILE_KEYS;
     const u32 used = max(1u, (older + per_split - 1) / per_split);
     if (blockIdx.x >= used) return;
@@ -359,12 +382,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2) decode_attention(const 
     found.sum += __shfl_xor_sync(FULL, found.sum, 1);
     found.sum += __shfl_xor_sync(FULL, found.sum, 2);
     if (lane % 4 == 0) ends[warp][lane / 4] = make_float2(found.top, found.sum);
-    __syncthreads();
-    const int stride = VALUE_DIM + 4;
-    float *sums = (float *)rings; // [WARPS][HEADS][stride]
+    // [HEADS][stride] in the ring of each warp, of which no copy is under way.
+    const int stride = VALUE_DIM + 4, warp_stride = SLOTS * SLOT_HALVES / 2;
+    static_assert(HEADS * stride <= warp_stride, "the ring has room");
+    float *sums = (float *)rings;
+    __syncwarp();
 #pragma unroll
     for (int n = 0; n < VALUE_DIM / 8; n++) {
-        float *to = sums + (warp * HEADS + lane / 4) * stride + n * 8 + lane % 4 * 2;
+        float *to = sums + warp * warp_stride + lane / 4 * stride + n * 8 + lane % 4 * 2;
         *(float2 *)to = make_float2(found.o[n][0] + found.o[n][2], found.o[n][1] + found.o[n][3]);
     }
     __syncthreads();
@@ -385,7 +410,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2) decode_attention(const 
 #pragma unroll
         for (int w = 0; w < WARPS; w++) {
             const float weight = power_of_two(ends[w][h].x - top);
-            const float4 x = *(const float4 *)(sums + (w * HEADS + h) * stride + c);
+            const float4 x = *(const float4 *)(sums + w * warp_stride + h * stride + c);
             sum = fmaf(weight, ends[w][h].y, sum);
             v.x = fmaf(weight, x.x, v.x), v.y = fmaf(weight, x.y, v.y);
             v.z = fmaf(weight, x.z, v.z), v.w = fmaf(weight, x.w, v.w);

@@ -33,10 +33,7 @@ struct MatvecArgs {
     // Where each of several products, `blockIdx.y`, is with one of several matrices of each part, which lie below each other.
     u32 matrices, products_per_row; // products_per_row: of a row of `x`
     const int *chosen;              // the matrix of each product
-    // Where the largest element of the first part's row is wanted: its rank and the blocks that are done, both zero between
-    // launches, and where its number and bits go.
-    u64 *best;
-    u32 *done;
+    // Where the largest element of the first part's row is wanted: where each block's number and bits of it go, memory of the host.
     uint2 *largest;
 };
 
@@ -523,6 +520,19 @@ __device__ __forceinline__ float prepare(const MatvecArgs &a, u8 *x, float *scra
     return 1.0f / scale;
 }
 
+// The norm's factor, from the squares that `prepare` left. Of a whole warp.
+__device__ __forceinline__ float norm_factor(const MatvecArgs &a, const float *scratch) {
+    const u32 lane = threadIdx.x % 32;
+    float squares;
+    if (FEW_CHUNKS) {
+        const float4 four = ((const float4 *)scratch)[lane];
+        squares = four.x + four.y + (four.z + four.w);
+    } else {
+        squares = lane < TEAMS * WARPS ? scratch[lane] : 0;
+    }
+    return rsqrtf(warp_sum(squares) * (1.0f / COLS) + a.epsilon);
+}
+
 // The thread's weights of the norm, or what brings all of them nearer.
 __device__ __forceinline__ void read_norm(const MatvecArgs &a, float4 (&norm)[2]) {
     if (NORM != WEIGHTED) return;
@@ -540,23 +550,21 @@ __device__ __forceinline__ void read_norm(const MatvecArgs &a, float4 (&norm)[2]
     }
 }
 
-// The largest result of all blocks, which the last of them tells: `best` is of a lane of the first warp of a team.
-__device__ __forceinline__ void find_largest(const MatvecArgs &a, u64 best, int team, int warp) {
+// The largest result of the block. The host compares those of all blocks: sooner than they could tell each other. `best` is the
+// rank of a lane's largest result, 0 where it has none, and `value` that result.
+__device__ __forceinline__ void find_largest(const MatvecArgs &a, u64 best, float value, int team, int warp) {
     __shared__ u64 bests[TEAMS];
+    __shared__ float values[TEAMS];
     if (warp == 0) {
-        best = best_of_warp(best);
-        if (threadIdx.x % 32 == 0) bests[team] = best;
+        const u64 top = best_of_warp(best);
+        if (top == 0 ? threadIdx.x % 32 == 0 : best == top) bests[team] = top, values[team] = value;
     }
     __syncthreads();
     if (threadIdx.x != 0) return;
-    for (int i = 1; i < TEAMS; i++) best = max(best, bests[i]);
-    atomicMax(a.best, best);
-    __threadfence();
-    if (atomicAdd(a.done, 1) + 1 < gridDim.x) return;
-    __threadfence();
-    const u32 index = index_of(atomicExch(a.best, 0));
-    *a.done = 0;
-    *a.largest = make_uint2(index, ((const volatile u32 *)a.parts[0].out)[index]);
+    best = bests[0], value = values[0];
+    for (int i = 1; i < TEAMS; i++)
+        if (bests[i] > best) best = bests[i], value = values[i];
+    a.largest[blockIdx.x] = make_uint2(index_of(best), __float_as_uint(value));
 }
 
 // `whole` has the headers of the weights.
@@ -596,11 +604,13 @@ __device__ __forceinline__ void matvec(const MatvecArgs &a, const MatvecArgs &wh
         residual = a.residual && part == 0 && row < p.rows ? a.residual[row] : 0;
     };
     read_added(m.first_tile());
-    const float unscale = prepare<S>(a, x, scratch, norm);
-    float factor = unscale;
+    float factor = prepare<S>(a, x, scratch, norm);
+    // Now, while others begin to multiply: after the products nothing would go on beside it.
+    if (NORM != NONE && m.warp == 0) factor *= norm_factor(a, scratch);
 
     u32 slot = 0, phase = 0, flip = 0;
     u64 best = 0;
+    float best_value = 0;
     Lane l;
 #pragma unroll 1
     for (u32 tile = m.first_tile(); tile < a.tiles; tile += gridDim.x * TEAMS, flip ^= 1) {
@@ -614,17 +624,6 @@ __device__ __forceinline__ void matvec(const MatvecArgs &a, const MatvecArgs &wh
         for (u32 i = 0; i <= GATED; i++)
             m.run_part(GATED ? i : part, ahead, slot, phase, x, l, to + (i * WARPS + m.warp) * 16);
         if (sums) {
-            if (NORM != NONE && tile == m.first_tile()) {
-                float squares;
-                if (FEW_CHUNKS) {
-                    const float4 four = ((const float4 *)scratch)[l.lane];
-                    squares = four.x + four.y + (four.z + four.w);
-                } else {
-                    squares = l.lane < TEAMS * WARPS ? scratch[l.lane] : 0;
-                }
-                squares = warp_sum(squares);
-                factor = unscale * rsqrtf(squares * (1.0f / COLS) + a.epsilon);
-            }
             // Half of the warps' sums in each half of the lanes.
             float v[2] = {0, 0};
 #pragma unroll
@@ -638,11 +637,11 @@ __device__ __forceinline__ void matvec(const MatvecArgs &a, const MatvecArgs &wh
             }
             const float result = GATED ? activate(ACTIVATION, v[0]) * v[1] : v[0] + (bias + residual);
             if (writes) p.out[row] = result;
-            if (LARGEST && writes) best = max(best, rank_of(result, row));
+            if (LARGEST && writes && rank_of(result, row) > best) best = rank_of(result, row), best_value = result;
             read_added(tile + gridDim.x * TEAMS);
         }
     }
-    if constexpr (LARGEST) find_largest(a, best, m.team, m.warp);
+    if constexpr (LARGEST) find_largest(a, best, best_value, m.team, m.warp);
 }
 
 #if CHOSEN

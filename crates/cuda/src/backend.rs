@@ -377,7 +377,7 @@ impl CudaBackend {
             self.largest.found = Some(rows);
         }
         self.last = Arc::clone(program.last_labels());
-        let tells = program.largest.is_some_and(|rows| self.largest.expect(rows));
+        let tells = program.largest.is_some_and(|rows| self.largest.expect(rows, program.finding_blocks));
         self.pending = if tells { Pending::Result } else { Pending::Work };
         Ok(index)
     }

@@ -9,6 +9,7 @@ use crate::kernels::{Kernels, Spec};
 use crate::ops::{RowProduct, device_error};
 use crate::scratch::{Region, Scratch};
 use graph::{BackendError, BufferId, Largest};
+use std::cmp::Reverse;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -99,6 +100,8 @@ pub(crate) struct LargestRows {
     pub(crate) found: Option<Rows>,
     /// Results that were not seen to arrive.
     expected: Range<usize>,
+    /// Results of which the largest is that of the one row: one for each block of a product.
+    parts: usize,
 }
 
 /// In the place of a result that is still to come: a number that no element of a row has.
@@ -127,15 +130,16 @@ impl LargestRows {
                 self.results.insert(results).address()
             }
         };
-        let mut get = |region, bytes| scratch.get(device, stream, region, bytes);
-        let done = get(Region::LargestDone, MOST_ROWS * 8 + 8)?;
         if let Some((product, last)) = last
             && (rows.count, rows.rows) == (1, 1)
             && (product.out, product.cols) == (x, rows.cols)
+            && last.grid[0] as usize <= MOST_ELEMENTS
         {
-            let best = done + (MOST_ROWS * 8) as u64;
-            return Ok((vec![product.with_largest(last, kernels, [best, done, out])?], true));
+            return Ok((vec![product.with_largest(last, kernels, out)?], true));
         }
+        self.parts = 1;
+        let mut get = |region, bytes| scratch.get(device, stream, region, bytes);
+        let done = get(Region::LargestDone, MOST_ROWS * 8)?;
         let threads_of_row = rows.cols.div_ceil(THREADS);
         let mut launch = |name, blocks: usize, argument: Box<[u64]>| {
             let function = kernels.get(Spec::Plain("largest.cu", name)).map_err(device_error)?;
@@ -179,10 +183,12 @@ impl LargestRows {
         Ok((vec![first?, second?], false))
     }
 
-    /// Before a run that ends with the launches for these rows: makes [`arrived`](LargestRows::arrived) able to tell when
-    /// their results are there. `false` if it cannot, where they are lists.
-    pub(crate) fn expect(&mut self, rows: Rows) -> bool {
-        self.expected = 0..rows.rows;
+    /// Before a run that ends with the launches for these rows, or, of one row, with a product of so many blocks that finds the
+    /// largest result of each: makes [`arrived`](LargestRows::arrived) able to tell when their results are there. `false` if it
+    /// cannot, where they are lists.
+    pub(crate) fn expect(&mut self, rows: Rows, blocks: Option<usize>) -> bool {
+        self.parts = blocks.unwrap_or(1);
+        self.expected = 0..rows.rows * self.parts;
         let Some(results) = self.results.as_ref().filter(|_| rows.count == 1) else { return false };
         self.expected
             .clone()
@@ -190,7 +196,7 @@ impl LargestRows {
     }
 
     /// Whether all results that were [expected](LargestRows::expect) are there. The device writes each as one word when all
-    /// else of its row is done.
+    /// else of its row, or of its part of it, is done.
     pub(crate) fn arrived(&mut self) -> bool {
         let Some(results) = &self.results else { return false };
         let is_here = |row| results.word(row).is_some_and(|word| word.load(Ordering::Acquire) != TO_COME);
@@ -212,7 +218,45 @@ impl LargestRows {
             index: word(&bytes[..4]) as usize,
             value: f32::from_bits(word(&bytes[4..])),
         };
+        if self.parts > 1 {
+            let best = elements.chunks_exact(8).take(self.parts).map(pair);
+            return Some(best.max_by_key(rank).into_iter().collect());
+        }
         let of_row = elements.chunks_exact(rows.count * 8).take(rows.rows);
         Some(of_row.flat_map(|row| row.chunks_exact(8).take(count.min(rows.cols)).map(pair)).collect())
+    }
+}
+
+/// The order of elements: what is no finite number comes before all others, and among equals the first, as in `rank.cuh`.
+fn rank(element: &Largest) -> (u32, Reverse<usize>) {
+    let bits = if element.value == 0.0 { 0 } else { element.value.to_bits() };
+    let key = match (element.value.is_finite(), bits >> 31) {
+        (false, _) => u32::MAX,
+        (true, 0) => bits | 1 << 31,
+        (true, _) => !bits,
+    };
+    (key, Reverse(element.index))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_no_number_comes_first_then_the_largest_then_the_first() {
+        let order = [
+            (7, f32::NAN),
+            (8, f32::NEG_INFINITY),
+            (9, f32::INFINITY),
+            (3, 2.0),
+            (4, 2.0),
+            (0, f32::MIN_POSITIVE),
+            (1, -0.0),
+            (2, 0.0),
+            (5, -1.0),
+            (6, f32::MIN),
+        ];
+        let order = order.map(|(index, value)| Largest { index, value });
+        assert!(order.windows(2).all(|pair| rank(&pair[0]) > rank(&pair[1])), "{order:?}");
     }
 }

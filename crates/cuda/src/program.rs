@@ -60,6 +60,8 @@ pub(crate) struct Program {
     last: usize,
     /// The launch whose place the first of them took.
     replaced: Option<Work>,
+    /// The blocks of the launch that took it: each finds the largest result of its own.
+    pub(crate) finding_blocks: Option<usize>,
     /// The last launch of the steps, if it is a product of one row.
     pub(crate) row_product: Option<RowProduct>,
     /// The split whose nodes the steps are, if they are those of one.
@@ -106,6 +108,7 @@ impl Program {
             largest: None,
             last: 0,
             replaced: None,
+            finding_blocks: None,
             row_product,
             split: None,
             exchanges,
@@ -118,6 +121,7 @@ impl Program {
     pub(crate) fn end_with_steps(&mut self) -> Option<&Launch> {
         self.launches.truncate(self.launches.len() - self.last);
         self.launches.extend(self.replaced.take());
+        self.finding_blocks = None;
         (self.last, self.largest, self.graph) = (0, None, None);
         match self.launches.last() {
             Some(Work::Kernel(launch)) => Some(launch),
@@ -130,6 +134,7 @@ impl Program {
     pub(crate) fn end_with(&mut self, launches: Vec<Launch>, rows: Rows, replaces: bool) {
         if replaces {
             self.replaced = self.launches.pop();
+            self.finding_blocks = launches.first().map(|launch| launch.grid[0] as usize);
         }
         self.last = launches.len();
         // NCCL's kernels do not say when what follows may begin.

@@ -10,7 +10,7 @@ use crate::kernels::{HeadsBefore, Spec};
 use crate::scratch::Region;
 use crate::step::{Step, invariant};
 use graph::ops::Attention;
-use graph::{BackendError, NodeId, StatePart};
+use graph::{BackendError, NodeId, Op, StatePart};
 use quant::Format;
 
 #[repr(C)]
@@ -27,6 +27,9 @@ struct DecodeAttentionArgs {
     done: u64,
     least: u32,
     epsilon: f32,
+    splits: u32,
+    ahead_bytes: [u32; MOST_AHEAD],
+    ahead: [u64; MOST_AHEAD],
 }
 
 /// Query heads of a block, keys of a tile, and tiles under way in a warp: as in `decode_attention.cu`.
@@ -37,6 +40,11 @@ const SLOTS: usize = 3;
 const LEAST_KEYS: usize = 256;
 /// Blocks that the keys of one token are shared out over, at most.
 const MOST_SPLITS: usize = 64;
+/// Matrices that a launch fetches ahead, at most, as in `decode_attention.cu`; their bytes, a part of the second-level cache; and the
+/// blocks that do so, whose threads ask for all at once.
+const MOST_AHEAD: usize = 3;
+const MOST_AHEAD_BYTES: usize = 16 << 20;
+const FETCHING: usize = 32;
 /// The widest heads, whose results a warp keeps in registers.
 const WIDEST: usize = 256;
 
@@ -142,7 +150,8 @@ impl Lowering<'_> {
     }
 
     /// Attention, and what came right before it if that is possible.
-    pub(super) fn decode_attention(&mut self, step: &Step, op: &Attention) -> Result<(), BackendError> {
+    pub(super) fn decode_attention(&mut self, steps: &[Step], op: &Attention) -> Result<(), BackendError> {
+        let step = &steps[0];
         let (mut attended, [cache, _]) = self.attended(step, op)?;
         let before = match self.take_heads(step, op, [attended.keys, attended.values, attended.out]) {
             Some(before) => before,
@@ -152,7 +161,15 @@ impl Lowering<'_> {
         let tokens = attended.tokens as usize;
         let groups = (op.heads / op.kv_heads.max(1)).div_ceil(HEADS);
         let blocks = op.kv_heads * groups;
+        let keys = (attended.max_pages as usize).saturating_mul(step.page_len);
         let splits = (self.device.multiprocessors as usize / (tokens * blocks)).clamp(1, MOST_SPLITS);
+        // Blocks that would never have keys are in the way of the launches before and after.
+        let splits = splits.min(keys.div_ceil(LEAST_KEYS)).max(1);
+        let (ahead, ahead_bytes) = match tokens {
+            1 if self.device.capability.0 >= 9 => self.weights_ahead(&steps[1..])?,
+            _ => Default::default(),
+        };
+        let fetching = if ahead_bytes[0] > 0 { FETCHING.div_ceil(blocks) } else { 0 };
         let (partial, done) = match splits {
             1 => (0, 0),
             _ => {
@@ -172,6 +189,9 @@ impl Lowering<'_> {
             done,
             least: LEAST_KEYS as u32,
             epsilon: before.epsilon,
+            splits: splits as u32,
+            ahead_bytes,
+            ahead,
         };
         let warps = decode_warps(op.head_dim.max(op.value_dim));
         let (key_stride, value_stride) = (op.head_dim + 8, op.value_dim + 8);
@@ -196,7 +216,44 @@ impl Lowering<'_> {
                 interleaved: before.interleaved != 0,
             }),
         };
-        self.launch(spec, [splits, blocks, tokens], warps as u32 * 32, shared, args)
+        self.launch(spec, [splits + fetching, blocks, tokens], warps as u32 * 32, shared, args)
+    }
+
+    /// The matrices of the products after the next one, whose launch begins with its own as soon as this one has begun: addresses
+    /// and bytes, of none where they are more than the second-level cache has room for.
+    fn weights_ahead(
+        &mut self,
+        steps: &[Step],
+    ) -> Result<([u64; MOST_AHEAD], [u32; MOST_AHEAD]), BackendError> {
+        let (mut addresses, mut bytes) = ([0; MOST_AHEAD], [0; MOST_AHEAD]);
+        let mut matrices = Vec::with_capacity(MOST_AHEAD + 1);
+        for step in steps {
+            let count = match &step.node.op {
+                Op::MatMul(_) => 1,
+                Op::FusedFfn(_) => 2,
+                Op::FusedQkv(_) => 3,
+                Op::Attention(_) => break,
+                _ => 0,
+            };
+            for index in 0..count {
+                matrices.push(step.weight(index)?.name.clone());
+            }
+            if matrices.len() > MOST_AHEAD {
+                break;
+            }
+        }
+        let mut total = 0;
+        for (place, name) in matrices.iter().skip(1).take(MOST_AHEAD).enumerate() {
+            let matrix = self.tiled(name)?;
+            total += matrix.shape.bytes;
+            if total > MOST_AHEAD_BYTES {
+                return Ok(Default::default());
+            }
+            addresses[place] = matrix.address;
+            // Whole records of multiples of 16 bytes.
+            bytes[place] = matrix.shape.bytes as u32;
+        }
+        Ok((addresses, bytes))
     }
 }
 

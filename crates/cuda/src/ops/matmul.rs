@@ -68,8 +68,6 @@ struct MatvecArgs {
     matrices: u32,
     products_per_row: u32,
     chosen: u64,
-    best: u64,
-    done: u64,
     largest: u64,
 }
 
@@ -85,20 +83,20 @@ pub(crate) struct RowProduct {
 }
 
 impl RowProduct {
-    /// The launch that also finds the largest result, in place of the one that was made: with the addresses of a rank, 8 bytes,
-    /// and of a number of blocks, 4 bytes, both zero between launches, and of the place for the result.
+    /// The launch that also finds the largest result of each block, in place of the one that was made: with the address of the
+    /// place for what the blocks find.
     pub(crate) fn with_largest(
         &self,
         plain: &Launch,
         kernels: &mut Kernels,
-        [best, done, largest]: [u64; 3],
+        largest: u64,
     ) -> Result<Launch, BackendError> {
         let mut spec = self.spec;
         if let Spec::Matvec { largest, .. } = &mut spec {
             *largest = true;
         }
         let function = kernels.get(spec).map_err(device_error)?;
-        let args = MatvecArgs { best, done, largest, ..self.args };
+        let args = MatvecArgs { largest, ..self.args };
         Ok(Launch { function, argument: argument(args), ..plain.clone() })
     }
 }
@@ -300,8 +298,6 @@ impl Lowering<'_> {
             matrices: chosen.map_or(0, |chosen| chosen.matrices),
             products_per_row: chosen.map_or(0, |chosen| chosen.per_row),
             chosen: chosen.map_or(0, |chosen| chosen.indices),
-            best: 0,
-            done: 0,
             largest: 0,
         };
         let MatvecPlan { formats, shape, shared, blocks } = plan;

@@ -164,7 +164,7 @@ impl<'a> Lowering<'a> {
             Op::QkNorm(_) | Op::Rope(_) | Op::KvStore(_) => self.heads(steps),
             Op::KvLoad(op) => self.kv_load(step, op.part).map(|()| 1),
             Op::Attention(op) if self.is_decode_attention(step, op)? => {
-                self.decode_attention(step, op).map(|()| 1)
+                self.decode_attention(steps, op).map(|()| 1)
             }
             Op::Attention(op) => self.attention(step, op).map(|()| 1),
             Op::View(view) => self.window(step, view).map(|()| 1),

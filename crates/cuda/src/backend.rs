@@ -228,7 +228,10 @@ impl CudaBackend {
             _ => return result,
         };
         if self.failed.is_none() {
-            let text = format!("{message}; last dispatches: {}", self.last);
+            let text = match &*self.last {
+                "" => message.clone(),
+                last => format!("{message}; last dispatches: {last}"),
+            };
             self.failed = Some(text.clone());
             if self.communicator.is_some() {
                 // An exchange may wait for a GPU that does not come, and freeing memory would wait for it without end: ending

@@ -1,6 +1,7 @@
 //! NVRTC: from the sources in this crate to code for one architecture, kept in a folder for the next start.
 
 use crate::CudaError;
+use crate::symbols;
 use cudarc::nvrtc::sys::{self, nvrtcResult};
 use libloading::Library;
 use sha2::{Digest, Sha256};
@@ -85,6 +86,10 @@ impl Compiler {
             let message = "it is part of the CUDA toolkit, and of the Python package nvidia-cuda-nvrtc, whose folder \
                            SMELT_NVRTC can name";
             return Err(CudaError::NoCompiler { message: message.into() });
+        }
+        if let Some(function) = symbols::missing_in_compiler() {
+            let message = format!("it has no function {function}, needed is that of CUDA 12.0 or later");
+            return Err(CudaError::NoCompiler { message });
         }
         let (mut major, mut minor) = (0, 0);
         // SAFETY: the library is there; out-pointers are valid.

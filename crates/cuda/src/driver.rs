@@ -1,10 +1,11 @@
 //! The driver: device, memory, stream, modules and graphs, each freed when it is dropped.
 //!
-//! Every function of the driver that is called here exists since CUDA 12.0, which [`Device::open`] asks for; the library
-//! is loaded by the first of them.
+//! Every function of the driver that is called here exists since CUDA 12.0, which [`Device::open`] asks for; that they are all there
+//! is seen before the first of them is called.
 
 use crate::CudaError;
 use crate::nccl::{Communicator, Exchange};
+use crate::symbols;
 use cudarc::driver::sys::{self, CUresult};
 use std::ffi::{CStr, CString, c_void};
 use std::mem::MaybeUninit;
@@ -64,12 +65,19 @@ pub(crate) fn count() -> Result<usize, CudaError> {
     if !unsafe { sys::is_culib_present() } {
         return Err(CudaError::NoDriver);
     }
-    // SAFETY: the library is there; out-pointers are valid.
+    let missing = |function| CudaError::MissingFunction { function, expected: OLDEST_DRIVER };
+    if let Some(function) = symbols::missing_for_the_version() {
+        return Err(missing(function));
+    }
+    // SAFETY: the library is there, with the functions that are called; out-pointers are valid.
     unsafe {
         let mut version = 0;
         call!(cuDriverGetVersion(&mut version))?;
         if version < OLDEST_DRIVER {
             return Err(CudaError::OldDriver { found: version, expected: OLDEST_DRIVER });
+        }
+        if let Some(function) = symbols::missing_in_driver() {
+            return Err(missing(function));
         }
         match call!(cuInit(0)) {
             Err(CudaError::Driver { message, .. }) if message.contains("no CUDA-capable device") => {

@@ -23,6 +23,13 @@ pub enum CudaError {
         /// The oldest that works.
         expected: i32,
     },
+    /// The driver lacks a function.
+    MissingFunction {
+        /// Its name.
+        function: &'static str,
+        /// The oldest driver that has all of them, as `major * 1000 + minor * 10`.
+        expected: i32,
+    },
     /// The GPU is older than what the kernels are written for.
     OldDevice {
         /// The GPU's name.
@@ -98,6 +105,11 @@ impl fmt::Display for CudaError {
                 f,
                 "the NVIDIA driver is for CUDA {}, needed is one for CUDA {} or later",
                 version(*found),
+                version(*expected)
+            ),
+            CudaError::MissingFunction { function, expected } => write!(
+                f,
+                "the NVIDIA driver's library (libcuda) has no function {function}: needed is a driver for CUDA {} or later",
                 version(*expected)
             ),
             CudaError::OldDevice { name, found, expected } => write!(

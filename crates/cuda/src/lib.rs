@@ -29,6 +29,7 @@ mod ops;
 mod program;
 mod scratch;
 mod step;
+mod symbols;
 mod tiled;
 mod weights;
 

@@ -25,6 +25,10 @@ fn messages() {
             CudaError::OldDriver { found: 11_080, expected: 12_000 },
             "the NVIDIA driver is for CUDA 11.8, needed is one for CUDA 12.0 or later",
         ),
+        (
+            CudaError::MissingFunction { function: "cuInit", expected: 12_000 },
+            "the NVIDIA driver's library (libcuda) has no function cuInit: needed is a driver for CUDA 12.0 or later",
+        ),
         (old, "GTX 970 has compute capability 5.2, needed is 8.0 or later"),
         (
             CudaError::NoCompiler { message: "none".into() },

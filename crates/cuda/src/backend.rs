@@ -1,12 +1,14 @@
 //! The backend: the table of what it can run, and the recording of nodes.
 
+pub(crate) mod connect;
+
 use crate::CudaError;
 use crate::buffers::{Buffers, States, cache_type, out_of_memory};
-use crate::driver::{self, Device, DeviceMemory, Event, Pinned, Stream};
+use crate::driver::{self, Device, Event, Pinned, Stream};
 use crate::inputs::Inputs;
 use crate::kernels::Kernels;
 use crate::largest::{LargestRows, Rows};
-use crate::nccl::{Communicator, Exchange, Kind};
+use crate::nccl::Communicator;
 use crate::ops::{Lowering, WIDEST_KEY, WIDEST_VALUE, device_error, is_tiled};
 use crate::program::{Program, Replay, Work};
 use crate::scratch::Scratch;
@@ -275,20 +277,6 @@ impl CudaBackend {
         waited.map_err(device_error)
     }
 
-    /// A first exchange of each kind, of one float.
-    fn exchange_once(&mut self) -> Result<(), CudaError> {
-        let Some(communicator) = &self.communicator else { return Ok(()) };
-        let memory = DeviceMemory::new(&self.device, 4 * (1 + communicator.members()))?;
-        self.stream.clear(memory.address(), memory.len())?;
-        communicator.meet()?;
-        for kind in [Kind::Sum, Kind::Gather] {
-            let (from, to) = (memory.address(), memory.address() + 4);
-            let exchange = Exchange { kind, from, to, count: 1, label: "the first exchange".into() };
-            self.stream.exchange(communicator, &exchange)?;
-        }
-        self.stream.wait(self.deadline)
-    }
-
     fn forget_recording(&mut self) {
         self.recording = Recording::default();
         self.inputs.clear();
@@ -455,29 +443,6 @@ impl Drop for CudaBackend {
             let _ = self.stream.wait(self.deadline);
         }
     }
-}
-
-/// Lets GPUs that are to share every layer exchange values by themselves, unless `SMELT_CUDA_NCCL=0` leaves that to the
-/// host. From then on their work must be synchronised at the same time, each on a thread of its own.
-///
-/// # Errors
-/// [`CudaError::NoNccl`], or what NCCL says.
-pub fn connect(gpus: &mut [&mut CudaBackend]) -> Result<(), CudaError> {
-    if number("SMELT_CUDA_NCCL", 1)? == 0 {
-        return Ok(());
-    }
-    let deadline = gpus.iter().map(|gpu| gpu.deadline).max().unwrap_or_default();
-    let numbers: Vec<usize> = gpus.iter().map(|gpu| gpu.device.ordinal).collect();
-    for (gpu, communicator) in gpus.iter_mut().zip(Communicator::connect(&numbers, deadline)?) {
-        gpu.communicator = Some(communicator);
-    }
-    // NCCL connects the GPUs with the first exchange of a kind, and its call waits for them without a deadline: here, where all
-    // have come, not in a step.
-    std::thread::scope(|scope| {
-        let threads: Vec<_> = gpus.iter_mut().map(|gpu| scope.spawn(move || gpu.exchange_once())).collect();
-        let panicked = |_| Err(CudaError::Partner);
-        threads.into_iter().try_for_each(|thread| thread.join().unwrap_or_else(panicked))
-    })
 }
 
 /// Whether keys and values have types that the cache kernels know, in heads of whole blocks.

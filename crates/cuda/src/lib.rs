@@ -33,6 +33,7 @@ mod symbols;
 mod tiled;
 mod weights;
 
-pub use backend::{CudaBackend, connect};
+pub use backend::CudaBackend;
+pub use backend::connect::connect;
 pub use error::CudaError;
 pub use kernels::compile_all;

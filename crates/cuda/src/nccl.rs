@@ -11,7 +11,7 @@ use std::env;
 use std::ffi::{CStr, OsString, c_char, c_int, c_void};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, PoisonError, mpsc};
 use std::time::Duration;
 
 /// The oldest version whose calls can be captured into graphs by several threads, as `major * 10000 + minor * 100`.
@@ -91,6 +91,11 @@ impl Api {
         let message = unsafe { CStr::from_ptr((self.error_string)(result)) }.to_string_lossy().into_owned();
         Err(CudaError::Driver { call, message })
     }
+}
+
+/// Something was waited for until the deadline.
+pub(crate) fn late(deadline: Duration) -> CudaError {
+    CudaError::Deadline { seconds: deadline.as_secs() }
 }
 
 /// What GPUs exchange.
@@ -181,24 +186,42 @@ impl Meeting {
         }
         if round.number == number {
             round.here -= 1;
-            let late = CudaError::Deadline { seconds: deadline.as_secs() };
-            return Err(if self.has_failed() { CudaError::Partner } else { late });
+            return Err(if self.has_failed() { CudaError::Partner } else { late(deadline) });
         }
         // Nobody can have ended the round after this one without this thread.
         if round.incomplete { Err(CudaError::Partner) } else { Ok(()) }
     }
 }
 
-/// A GPU's place among those that exchange values.
-pub(crate) struct Communicator {
+/// NCCL's part of a communicator, which ends once: with the communicator, or before, where a call of it does not return.
+pub(crate) struct Connection {
     api: Arc<Api>,
     handle: Handle,
+    has_ended: AtomicBool,
+}
+
+// SAFETY: a communicator may be used from any thread, by one at a time, which the backend that owns it makes sure of; ending it from
+// another is how NCCL lets calls be given up.
+unsafe impl Send for Connection {}
+// SAFETY: as above.
+unsafe impl Sync for Connection {}
+
+impl Connection {
+    /// Ends it. A call that waits in it returns with an error. This does not wait for other GPUs, which may have failed.
+    pub(crate) fn end(&self) {
+        if !self.has_ended.swap(true, Ordering::AcqRel) {
+            // SAFETY: made in `connect`, ended once, and not used afterwards.
+            let _ = unsafe { (self.api.abort)(self.handle) };
+        }
+    }
+}
+
+/// A GPU's place among those that exchange values.
+pub(crate) struct Communicator {
+    connection: Arc<Connection>,
     meeting: Arc<Meeting>,
     deadline: Duration,
 }
-
-// SAFETY: a communicator may be used from any thread, by one at a time, which the backend that owns it makes sure of.
-unsafe impl Send for Communicator {}
 
 impl Communicator {
     /// Connects the GPUs with these numbers: a communicator for each.
@@ -206,18 +229,37 @@ impl Communicator {
         let api = Arc::new(Api::load(env::var_os("SMELT_NCCL"))?);
         let numbers: Vec<c_int> =
             devices.iter().map(|&device| c_int::try_from(device).unwrap_or(c_int::MAX)).collect();
-        let mut handles = vec![std::ptr::null_mut(); numbers.len()];
-        // SAFETY: there is room for a handle for each of the numbers.
-        let made = unsafe { (api.init_all)(handles.as_mut_ptr(), numbers.len() as c_int, numbers.as_ptr()) };
-        api.check("ncclCommInitAll", made)?;
+        // There is nothing yet that could be ended, so where the call does not return its thread is left behind.
+        let (result, made) = mpsc::channel();
+        let init = Arc::clone(&api);
+        std::thread::spawn(move || {
+            let mut handles = vec![std::ptr::null_mut(); numbers.len()];
+            // SAFETY: there is room for a handle for each of the numbers.
+            let called =
+                unsafe { (init.init_all)(handles.as_mut_ptr(), numbers.len() as c_int, numbers.as_ptr()) };
+            let connection =
+                |handle| Connection { api: Arc::clone(&init), handle, has_ended: AtomicBool::new(false) };
+            let made = init
+                .check("ncclCommInitAll", called)
+                .map(|()| handles.into_iter().map(connection).map(Arc::new).collect::<Vec<_>>());
+            // Nobody listens where this took too long.
+            if let Err(unheard) = result.send(made) {
+                unheard.0.into_iter().flatten().for_each(|connection| connection.end());
+            }
+        });
+        let connections = made.recv_timeout(deadline).map_err(|_| late(deadline))??;
         let meeting = Arc::new(Meeting::new(devices.len()));
-        let communicators = handles.into_iter().map(|handle| Communicator {
-            api: Arc::clone(&api),
-            handle,
+        let communicators = connections.into_iter().map(|connection| Communicator {
+            connection,
             meeting: Arc::clone(&meeting),
             deadline,
         });
         Ok(communicators.collect())
+    }
+
+    /// What ends it from another thread.
+    pub(crate) fn connection(&self) -> &Arc<Connection> {
+        &self.connection
     }
 
     /// Waits until all GPUs are as far: none starts an exchange, in which it waits for the others, while one of them still
@@ -244,29 +286,29 @@ impl Communicator {
     /// Starts an exchange behind everything before on a stream of this GPU. The others must do the same, each on a thread
     /// of its own: this can wait for them.
     pub(crate) fn start(&self, exchange: &Exchange, stream: sys::CUstream) -> Result<(), CudaError> {
+        let Connection { api, handle, has_ended } = &*self.connection;
+        if has_ended.load(Ordering::Acquire) {
+            return Err(CudaError::Partner);
+        }
         let (from, to, count) = (exchange.from as *const c_void, exchange.to as *mut c_void, exchange.count);
         // SAFETY: whoever made the exchange gives addresses of so many floats of the GPU, of so many for each GPU where
         // they are put together; the stream is alive.
         let (call, result) = unsafe {
             match exchange.kind {
                 Kind::Sum => {
-                    let result = (self.api.all_reduce)(from, to, count, FLOAT, SUM, self.handle, stream);
-                    ("ncclAllReduce", result)
+                    ("ncclAllReduce", (api.all_reduce)(from, to, count, FLOAT, SUM, *handle, stream))
                 }
-                Kind::Gather => {
-                    ("ncclAllGather", (self.api.all_gather)(from, to, count, FLOAT, self.handle, stream))
-                }
+                Kind::Gather => ("ncclAllGather", (api.all_gather)(from, to, count, FLOAT, *handle, stream)),
             }
         };
-        self.api.check(call, result)
+        api.check(call, result)
     }
 }
 
 impl Drop for Communicator {
     fn drop(&mut self) {
         self.meeting.fail();
-        // SAFETY: made in `connect`, ended once. This does not wait for the others, which may have failed.
-        let _ = unsafe { (self.api.abort)(self.handle) };
+        self.connection.end();
     }
 }
 

@@ -1,4 +1,4 @@
-//! What a driver or a compiler is told to be that lacks something, is too old or fails: libraries in their places, built by the C
+//! Drivers and other libraries that lack something, are too old, fail or are stuck: libraries in their places, built by the C
 //! compiler, whose functions do as they are told. Nothing panics, and every error says what is wrong.
 //!
 //! A library stays loaded as long as a program runs, so each test runs itself again, with the libraries where the system looks first.
@@ -42,7 +42,7 @@ fn told(test: &str, fakes: &Fakes<'_>, tell: impl FnOnce() -> String) -> String 
         include_str!("libraries/fake.c").lines().filter(is_there).flat_map(|line| [line, "\n"]).collect();
     let file = folder.join("fake.c");
     std::fs::write(&file, source).unwrap();
-    for library in ["libcuda.so", "libnvrtc.so"] {
+    for library in ["libcuda.so", "libnvrtc.so", "libnccl.so.2"] {
         let compiled = Command::new("cc")
             .args(["-shared", "-fPIC", "-w", "-o"])
             .arg(folder.join(library))
@@ -58,6 +58,7 @@ fn told(test: &str, fakes: &Fakes<'_>, tell: impl FnOnce() -> String) -> String 
         .env("FAKE_VALUES", fakes.values)
         .env("SMELT_CUDA_TIMEOUT", "1")
         .env_remove("SMELT_NVRTC")
+        .env_remove("SMELT_NCCL")
         .output()
         .unwrap();
     let (out, err) = (String::from_utf8_lossy(&again.stdout), String::from_utf8_lossy(&again.stderr));
@@ -174,6 +175,40 @@ says!(
     "device: cuStreamQuery: unspecified launch failure; then device: stopped after an earlier failure: cuStreamQuery: unspecified \
      launch failure"
 );
+
+says!(
+    gpus_that_exchange_values_are_connected,
+    Fakes { values: ",devices=2", ..Fakes::default() },
+    connected,
+    "connected"
+);
+says!(
+    an_exchange_that_fails_is_told,
+    Fakes { values: ",devices=2", results: ",ncclAllReduce=2", ..Fakes::default() },
+    connected,
+    "ncclAllReduce: unhandled system error"
+);
+says!(
+    an_exchange_that_is_stuck_is_given_up,
+    Fakes { values: ",devices=2,stuck=1", ..Fakes::default() },
+    connected,
+    "the GPU did not finish within 1 seconds"
+);
+says!(
+    a_group_that_never_comes_to_be_is_given_up,
+    Fakes { values: ",devices=2,stuck_init=1", ..Fakes::default() },
+    connected,
+    "the GPU did not finish within 1 seconds"
+);
+
+/// What becomes of two GPUs that are to exchange values.
+fn connected() -> String {
+    let [mut first, mut second] = [0, 1].map(|ordinal| CudaBackend::open(ordinal).unwrap());
+    match cuda::connect(&mut [&mut first, &mut second]) {
+        Ok(()) => "connected".into(),
+        Err(error) => error.to_string(),
+    }
+}
 
 /// The errors of a copy, and of what comes after it.
 fn after_a_copy() -> String {

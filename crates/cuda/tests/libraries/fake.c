@@ -1,7 +1,8 @@
-/* Stands for libcuda and libnvrtc in `libraries.rs`, which leaves lines out: a function a line. Each returns 0, or what FAKE_RESULTS
+/* Stands for libcuda, libnvrtc and libnccl in `libraries.rs`, which leaves lines out: a function a line. Each returns 0, or what FAKE_RESULTS
    has for it: ",name=number,...". */
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 static int number(const char *all, const char *name, int otherwise) {
     char key[96] = ",";
     strncat(strncat(key, name, 90), "=", 2);
@@ -56,6 +57,14 @@ NOTHING(cuStreamDestroy_v2)
 NOTHING(cuStreamEndCapture)
 NOTHING(cuStreamQuery)
 NOTHING(cuStreamWaitEvent)
+/* A group's first exchange, and the call before it, return when it is ended, or never, if they are to be stuck. */
+static volatile int is_ended;
+int ncclGetVersion(int *version) { return *version = 22800, 0; }
+const char *ncclGetErrorString(int error) { return "unhandled system error"; }
+int ncclCommInitAll(void **handles, int count, int *devices) { while (value("stuck_init", 0)) usleep(1000); while (count-- > 0) handles[count] = malloc(8); return result("ncclCommInitAll"); }
+int ncclAllReduce(void) { while (value("stuck", 0) && !is_ended) usleep(1000); return is_ended ? 2 : result("ncclAllReduce"); }
+int ncclCommAbort(void *handle) { return free(handle), is_ended = 1, 0; }
+NOTHING(ncclAllGather)
 NOTHING(nvrtcCompileProgram)
 NOTHING(nvrtcCreateProgram)
 NOTHING(nvrtcDestroyProgram)

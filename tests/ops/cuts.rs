@@ -18,21 +18,41 @@ fn counts(backend: &dyn Backend) -> [u64; 2] {
     })
 }
 
-/// Runs a node with all of its dispatches as they come, and as short as they can be: `dispatches` of them then.
+/// What runs a node.
+type Run<'a> = &'a mut dyn FnMut(&mut Tested) -> Vec<f32>;
+
+/// Runs a node where a command buffer may take so long: what it gives, its dispatches and its command buffers.
+fn within(cut: Option<Duration>, switches: &Switches, run: Run<'_>) -> (Vec<f32>, [u64; 2]) {
+    let backend = Box::new(metal(Switches { cut, ..switches.clone() }));
+    let mut tested = Tested { name: METAL.into(), quantised: false, half: false, backend };
+    let found = run(&mut tested);
+    (found, counts(tested.backend.as_ref()))
+}
+
+/// Runs a node with its dispatches as they are, and as short as they can be: `dispatches` of them then. What is between, where the
+/// last is the shortest, gives the same bits, too.
 #[track_caller]
 fn judge(what: &str, switches: Switches, dispatches: u64, mut run: impl FnMut(&mut Tested) -> Vec<f32>) {
-    let mut with = |cut| {
-        let backend = Box::new(metal(Switches { cut, ..switches.clone() }));
-        let mut tested = Tested { name: METAL.into(), quantised: false, half: false, backend };
-        let found = run(&mut tested);
-        (found, counts(tested.backend.as_ref()))
-    };
+    let mut with = |cut| within(cut, &switches, &mut run);
     let (whole, whole_counts) = with(None);
     let (cut, cut_counts) = with(Some(Duration::from_nanos(1)));
     assert_eq!(cut_counts, [dispatches, dispatches], "{what}");
     assert!(whole_counts[0] < dispatches && whole_counts[1] == 1, "{what}: {whole_counts:?}");
     assert!(whole == cut, "{what}: other bits");
     assert!(whole.iter().all(|x| x.is_finite()), "{what}: no numbers");
+    for nanoseconds in [150, 450, 1200] {
+        let (found, _) = with(Some(Duration::from_nanos(nanoseconds)));
+        assert!(whole == found, "{what}: other bits where {nanoseconds} ns are one dispatch");
+    }
+}
+
+fn product(tested: &mut Tested, format: Format, [tokens, rows, cols]: [usize; 3]) -> Vec<f32> {
+    let mut random = Random::new(7);
+    let mut case = Case::new(tested.backend.as_mut(), &params(1));
+    let x = case.floats(Shape::new(tokens, cols), &random.floats(tokens * cols));
+    let weight = case.weight("w", format, rows, cols, random_weights(format, rows, cols, &mut random));
+    let bias = Some(case.vector("b", &random.floats(rows)));
+    case.run(Op::MatMul(MatMul { weight, bias, logits: false }), &[x])
 }
 
 /// By tokens, whole tiles of them; the last few take the kernel of the others.
@@ -44,13 +64,7 @@ fn products_of_many_tokens() {
     {
         let what = format!("{format}, {tokens} tokens, tiles: {gemm}");
         judge(&what, Switches { gemm, ..Switches::default() }, dispatches, |tested| {
-            let mut random = Random::new(7);
-            let mut case = Case::new(tested.backend.as_mut(), &params(1));
-            let x = case.floats(Shape::new(tokens, cols), &random.floats(tokens * cols));
-            let weight =
-                case.weight("w", format, rows, cols, random_weights(format, rows, cols, &mut random));
-            let bias = Some(case.vector("b", &random.floats(rows)));
-            case.run(Op::MatMul(MatMul { weight, bias, logits: false }), &[x])
+            product(tested, format, [tokens, rows, cols])
         });
     }
 }
@@ -99,5 +113,30 @@ fn attention_of_many_queries() {
         let scene = attention::Scene::new(op, dtype, 16, sequences, 5);
         let what = format!("{head_dim} columns, {} sequences", sequences.len());
         judge(&what, Switches::default(), dispatches, |tested| scene.run(tested.backend.as_mut()).unwrap());
+    }
+}
+
+/// Of many tokens the operations take the time, several times that of the bytes, so that each dispatch is a command buffer: the
+/// first takes the grouping in, which is nothing. Of one token it is the bytes, so that its join is in its command buffer.
+#[test]
+fn operations_of_many_tokens_and_bytes_of_one_take_time() {
+    let attention = |sequence, heads| {
+        let scene = attention::Scene::new(attention(heads, 1, 64, None), DType::F16, 16, &[sequence], 5);
+        move |tested: &mut Tested| scene.run(tested.backend.as_mut()).unwrap()
+    };
+    let products = |tested: &mut Tested| product(tested, Format::Q4_0, [64, 256, 256]);
+    let experts =
+        |tested: &mut Tested| experts::Scene::new(Format::Q4_0, [3, 2, 40], [256, 256]).run(tested).unwrap();
+    let cases: [(_, _, _, Run<'_>, _); 5] = [
+        ("tiles", true, 5000, &mut { products }, [2, 2]),
+        ("no tiles", false, 5000, &mut { products }, [2, 2]),
+        ("experts", true, 5000, &mut { experts }, [7, 6]),
+        ("queries", true, 10_000, &mut attention((160, 160), 8), [6, 6]),
+        ("a query", true, 3500, &mut attention((512, 1), 16), [2, 1]),
+    ];
+    for (what, gemm, nanoseconds, run, expected) in cases {
+        let switches = Switches { gemm, ..Switches::default() };
+        let (_, found) = within(Some(Duration::from_nanos(nanoseconds)), &switches, run);
+        assert_eq!(found, expected, "dispatches and command buffers of {what}");
     }
 }

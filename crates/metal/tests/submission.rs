@@ -3,6 +3,7 @@
 
 mod common;
 
+use bytes::Bytes;
 use common::{NAME, Node};
 use graph::{Backend, BackendError, BufferId};
 use metal::device::*;
@@ -25,6 +26,8 @@ struct Clock {
     hangs: Option<u32>,
     /// The one that the queue does not open.
     refuses: Option<u32>,
+    /// Whether there is no memory left.
+    full: bool,
     opened: u32,
     handed: u32,
     /// Ends of those on their way.
@@ -69,11 +72,20 @@ impl Device for Slow {
     }
 
     fn new_buffer(&self, label: &str, length: usize) -> Result<Self::Buffer> {
+        if self.clock.lock().unwrap().full {
+            return Err(Error::Device(format!("buffer '{label}': no memory")));
+        }
         self.inner.new_buffer(label, length)
     }
 
-    unsafe fn new_buffer_no_copy(&self, label: &str, _: NonNull<u8>, _: usize) -> Result<Self::Buffer> {
-        Err(Error::Device(format!("buffer '{label}': nothing here is mapped")))
+    unsafe fn new_buffer_no_copy(
+        &self,
+        label: &str,
+        memory: NonNull<u8>,
+        length: usize,
+    ) -> Result<Self::Buffer> {
+        // SAFETY: the caller's promise is the one that is asked for.
+        unsafe { self.inner.new_buffer_no_copy(label, memory, length) }
     }
 
     fn new_library(&self, label: &str, source: &str, options: &CompileOptions) -> Result<Self::Library> {
@@ -272,6 +284,58 @@ fn what_is_on_its_way_ends_before_a_refusal_is_told() {
     slowed.record(2);
     slowed.backend.synchronize().unwrap();
     assert_eq!(slowed.node.floats(&mut slowed.backend, slowed.buffers[0]), [9.0; 64]);
+}
+
+/// Half a kilobyte each, which a GPU of 50 GB a second has in ten nanoseconds.
+#[test]
+fn what_reads_and_writes_is_as_long_as_its_bytes() {
+    let switches = Switches { cut: Some(Duration::from_nanos(35)), ..Switches::default() };
+    let mut slowed = Slowed::start(Clock::default(), switches);
+    slowed.record(6);
+    slowed.backend.synchronize().unwrap();
+    assert_eq!(slowed.clock().handed, 2);
+}
+
+/// The forward behind it is never handed over.
+#[test]
+fn a_first_touch_of_weights_that_never_ends_is_told() {
+    let clock = Clock { each: EACH, hangs: Some(1), ..Clock::default() };
+    let mut slowed = Slowed::start(clock, Switches::default());
+    // Whole pages are somewhere in it.
+    slowed.backend.register_part(&Bytes::from(vec![0; 1 << 16])).unwrap();
+    slowed.record(1);
+    let Err(BackendError::Device(message)) = slowed.backend.synchronize() else { panic!("no deadline") };
+    assert_eq!(message, "command buffer 'warm-up': not done after 300s; last dispatches: scaled");
+    assert_eq!(slowed.clock().handed, 1);
+}
+
+#[test]
+fn a_search_without_memory_is_refused_and_harms_nothing_else() {
+    let mut slowed = Slowed::start(Clock::default(), Switches::default());
+    let [buffer, _] = slowed.buffers;
+    slowed.clock().full = true;
+    let found = slowed.backend.largest(buffer, 0, [1, 64], 1);
+    assert_eq!(found.unwrap_err(), BackendError::Device("buffer 'largest': no memory".into()));
+    assert_eq!(slowed.clock().opened, 0);
+    slowed.clock().full = false;
+    let found = slowed.backend.largest(buffer, 0, [1, 64], 1).unwrap().expect("there are rows");
+    assert_eq!((found[0].index, found[0].value), (0, 1.0));
+}
+
+/// Copies for a trace are between the dispatches, in command buffers of their own here.
+#[test]
+fn traces_and_profiles_see_every_part() {
+    let folder = tempfile::tempdir().unwrap();
+    let switches = Switches { trace: Some(folder.path().into()), op_profile: true, ..cut() };
+    let mut slowed = Slowed::start(Clock { each: EACH, ..Clock::default() }, switches);
+    slowed.record(3);
+    slowed.backend.synchronize().unwrap();
+    assert_eq!(slowed.clock().handed, 6);
+    assert!(slowed.backend.profile().contains("for 6 submissions"), "{}", slowed.backend.profile());
+    // One node of one forward three times: what it gave last.
+    let files: Vec<_> = std::fs::read_dir(folder.path()).unwrap().map(|file| file.unwrap().path()).collect();
+    let [file] = files.as_slice() else { panic!("{files:?}") };
+    assert!(std::fs::read(file).unwrap().ends_with(&27f32.to_le_bytes().repeat(64)));
 }
 
 /// The part that fails, the node and the kernel, whatever runs behind it.

@@ -234,8 +234,8 @@ fn flash<D: Device>(
     if splits == 1 {
         return in_shares(pass, kernel, &args, operands, [tokens, 1], FLASH_COST, threads);
     }
-    // Few queries: far from what is too long for a dispatch.
-    let all = operations(&args, pairs).saturating_mul(FLASH_COST);
+    // Few queries: far from what is too long for a dispatch. One is as long as it takes to read its keys.
+    let all = if tokens == 1 { 0 } else { operations(&args, pairs).saturating_mul(FLASH_COST) };
     let (part, grid) =
         (Part { count: tokens, of: tokens, operations: all }, Size::new(heads, tokens, splits));
     let args = AttentionArgs { splits: int("splits", splits)?, ..args };

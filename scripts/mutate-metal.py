@@ -26,6 +26,7 @@ import hashlib
 import json
 import os
 import re
+import resource
 import shutil
 import subprocess
 import sys
@@ -77,7 +78,7 @@ HUGE = "differs where more than 2^31 elements are left, more than any test compu
 NO_KEYS = "a round more has no keys, which the condition in it sees to"
 EQUIVALENT = {
     ("elementwise.metal", "unary", "min(args.elements - i, ulong(4))", "(args.elements - i)"): HUGE,
-    ("elementwise.metal", "binary", "min(args.elements - i, ulong(4))", "(args.elements - i)"): HUGE,
+    ("elementwise.metal", "binary", "min(args.period - column, ulong(4))", "(args.period - column)"): HUGE,
     ("attention_prefill.metal", "attention_prefill", "simd_any(lane < 8 && shrink[b * 64 + lane * 9] != 1.0f)", "true"):
         "there for speed: without it, the output is multiplied by one",
     ("topk.metal", "router_1sg", "k < args.k", "k < args.k + 1"):
@@ -138,6 +139,9 @@ VALUES = re.compile(r"largest|score|top|\ba\.|\d\.\d|sink|mine|scale|threads")
 
 # What became of a mutant that no test noticed, and of one that no test met.
 SURVIVED, NOT_RUN = "**survived**", "not run"
+
+# What a test may take of memory, many times what it needs: a mutant may never stop to ask for more.
+MEMORY = 4 << 30
 
 # The output of a test that did not end in time. Kernels that never end are found by the simulator's budget, so this tells of a
 # busy machine, and decides nothing.
@@ -291,7 +295,7 @@ class Programs:
     """The test programs, and how long their tests take."""
 
     def __init__(self, profile, folder=None, root=ROOT):
-        wanted = ["ops", "metal", "kernels", "backend", "weights", "graphs", "device", "chains", "experts"]
+        wanted = ["ops", "metal", "kernels", "backend", "weights", "graphs", "device", "chains", "experts", "submission"]
         self.root = root
         self.paths, self.tests = {name: str(folder / name) for name in [*wanted, "lib"]} if folder else {}, {}
         if folder:
@@ -331,6 +335,7 @@ class Programs:
             done = subprocess.run(
                 command, cwd=folder, env=environment, timeout=timeout, text=True, errors="replace",
                 stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY)),
             )
         except subprocess.TimeoutExpired:
             return False, time.time() - start, LATE
@@ -345,6 +350,8 @@ def cause(output):
         return f"sanitizer: {found.group(1)}"
     if "normalised mean squared error" in output:
         return "error above its bound"
+    if "memory allocation of" in output:
+        return "test: out of memory"
     lines = output.splitlines()
     at = next((i for i, line in enumerate(lines) if "panicked at" in line), None)
     return "test: " + (" ".join(lines[at + 1 : at + 2])[:80] if at is not None else (lines or ["?"])[-1][:80])

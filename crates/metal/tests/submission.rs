@@ -301,8 +301,9 @@ fn what_reads_and_writes_is_as_long_as_its_bytes() {
 fn a_first_touch_of_weights_that_never_ends_is_told() {
     let clock = Clock { each: EACH, hangs: Some(1), ..Clock::default() };
     let mut slowed = Slowed::start(clock, Switches::default());
-    // Whole pages are somewhere in it.
-    slowed.backend.register_part(&Bytes::from(vec![0; 1 << 16])).unwrap();
+    // Whole pages are somewhere in it, and a weight in their middle.
+    let weight = 1 << 15..(1 << 15) + 64;
+    slowed.backend.register_part(&Bytes::from(vec![0; 1 << 16]), &[weight]).unwrap();
     slowed.record(1);
     let Err(BackendError::Device(message)) = slowed.backend.synchronize() else { panic!("no deadline") };
     assert_eq!(message, "command buffer 'warm-up': not done after 300s; last dispatches: scaled");

@@ -9,7 +9,7 @@ set -eu
 cd "$(dirname "$0")/.."
 
 # Some tests of the harness are about Metal alone, and need clang.
-skip="--skip metal --skip strict --skip edges:: --skip invariants:: --skip barriers::"
+skip="--skip metal --skip strict --skip edges:: --skip invariants:: --skip barriers:: --skip cuts:: --skip threads:: --skip sweep::"
 folder=${1:-}
 [ $# -eq 0 ] || shift
 if [ -z "$folder" ]; then

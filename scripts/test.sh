@@ -85,7 +85,7 @@ suite() {
     # The backends whose names begin with c: cpu and cuda.
     SMELT_TEST_BACKEND=c cargo test --locked "$@" -p smelt-tests --no-fail-fast \
         --test ops --test tiny --test goldens --test cuda -- \
-        --skip metal --skip strict --skip edges:: --skip invariants:: --skip barriers:: && return "$others"
+        --skip metal --skip strict --skip edges:: --skip invariants:: --skip barriers:: --skip cuts:: --skip threads:: --skip sweep:: && return "$others"
 }
 stage "release tests" suite --release
 if [ "${1:-all}" != release ]; then

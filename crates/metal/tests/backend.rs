@@ -13,7 +13,7 @@ use metal::device::{Device, Queue};
 use metal::{MetalBackend, Switches};
 use metal_sim::device::SimDevice;
 use quant::Format;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 #[test]
 fn a_graph_runs_and_gives_what_its_operations_say() {
@@ -151,6 +151,25 @@ fn the_largest_elements_are_looked_for_where_they_were_asked_for() {
     backend.synchronize().unwrap();
     assert_eq!(grown(&mut backend), (1, 1), "nobody asked in this graph");
     assert_eq!(backend.largest(to, 0, [0, 600], 1).unwrap(), None);
+}
+
+/// Work has the memory mapped by itself. Of several stretches of it, all longer than the time between two requests, the busiest
+/// machine has one without a request.
+#[test]
+fn nobody_asks_for_memory_while_there_is_work() {
+    let mut backend = start();
+    let node = Node::new(8);
+    let [from, to] = [(); 2].map(|()| backend.alloc_buffer(node.bytes()).unwrap());
+    node.fill(&mut backend, from);
+    let mut works_alone = || {
+        let (start, before) = (Instant::now(), backend.device().resident().requests);
+        while start.elapsed() < Duration::from_millis(800) {
+            node.execute(&mut backend, from, to).unwrap();
+            backend.synchronize().unwrap();
+        }
+        backend.device().resident().requests == before
+    };
+    assert!((0..10).any(|_| works_alone()));
 }
 
 /// What a Mac makes in passing is given up at the end of a scope.

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use common::{Lab, read};
 use metal::device::*;
+use metal_sim::device::SimDevice;
 
 const SOURCE: &str = include_str!("msl/faults.metal");
 
@@ -280,4 +281,13 @@ fn an_assertion_that_does_not_hold_is_an_error() {
     let launch = lab.launch("asserts").buffer(0, &given).buffer(3, &out);
     launch.threads(Size::width(64), Size::width(64)).unwrap();
     assert_eq!(read::<i32>(&out), [2; 64]);
+}
+
+#[test]
+fn a_function_without_a_body_is_told_before_it_is_called() {
+    let source = "#include <metal_stdlib>\nfloat later(float x);\nkernel void k(device float* x) {\n  x[0] = later(x[0]);\n}\n";
+    let device = SimDevice::from_environment().unwrap();
+    let error =
+        device.new_library("later.metal", source, &CompileOptions::default()).err().unwrap().to_string();
+    assert!(error.contains("later.metal:4: error: 'later(float)' is called and has no body"), "{error}");
 }

@@ -303,6 +303,8 @@ const CODE_GENERATION: &[&str] = &[
     "-rtlib=compiler-rt",
     "-ffunction-sections",
     "-Wl,--gc-sections",
+    // A function that is declared and never defined is an error here, not the end of the process when it is called.
+    "-Wl,-z,defs",
     // Round after every operation on halves, as the GPU does.
     "-Xclang",
     "-ffloat16-excess-precision=none",
@@ -364,7 +366,21 @@ fn compile(
         output.display().to_string(),
     ]);
     arguments.extend(["-".to_owned(), "-lm".to_owned()]);
-    clang.run(&arguments, &translated)?;
+    clang.run(&arguments, &translated).map_err(without_bodies)?;
     fs::rename(&output, library)
         .map_err(|source| Error::Io { action: format!("renaming {}", output.display()), source })
+}
+
+/// What the linker says of functions without a body, in the words and with the places of a compiler.
+fn without_bodies(error: Error) -> Error {
+    let Error::Clang(output) = error else { return error };
+    let mut found = Vec::new();
+    let mut lines = output.lines();
+    while let Some(line) = lines.next() {
+        let Some((_, function)) = line.split_once("error: undefined symbol: ") else { continue };
+        let place = lines.next().and_then(|line| line.strip_prefix(">>> referenced by ")).unwrap_or_default();
+        let place = place.split(" (").next().unwrap_or_default();
+        found.push(format!("{place}: error: '{function}' is called and has no body"));
+    }
+    Error::Clang(if found.is_empty() { output } else { found.join("\n") })
 }
